@@ -95,7 +95,7 @@ def _readers_of_biased_values(values: ValueGraph) -> NodeMask:
 
 #: Nodes that no product uses ask for float32 themselves; no op asks.
 RESULTS = Need(Rule.AFTER_PRODUCTS, frozenset())
-#: A difference passes its need through bounded functions, which it may read where they are flat.
+#: A difference passes its need through bounded functions, but for the activations of layers.
 DIFFERENCES = Need(
     Rule.NEEDED, table.SUBTRACTING, through=table.LINEAR - table.TOTALS | table.BOUNDED_FUNCTIONS
 )
@@ -161,11 +161,12 @@ def keep_needed(values: ValueGraph) -> Kept:
 
     Example (bfloat16)::
 
-        allow1 = MatMul(x, x)        f16
-        given = AddV2(allow1, bias)  f16 → float32
-        box = Sigmoid(given)         f16 → float32
-        moved = Sub(box, bias)       f16 → float32
-        allow2 = MatMul(moved, x)    f16
+        allow1 = MatMul(x, x)      f16
+        step = Mul(allow1, y)      f16 → float32
+        given = AddV2(step, bias)  f16 → float32
+        box = Sigmoid(given)       f16 → float32
+        moved = Sub(box, bias)     f16 → float32
+        allow2 = MatMul(moved, x)  f16
 
     Example (bfloat16)::
 
@@ -217,6 +218,7 @@ def _follow(need: Need, values: ValueGraph) -> Kept:
     passing = values.is_open
     if need.through is not None:
         passing = values.moving | (values.of_ops(need.through) & ~values.users)
+        passing &= ~_activations(values)
     causes = _requested(values, asking, need.position, passing)
     needed = asking | mask_of(causes, len(passing))
     kept = staying | needed
@@ -230,6 +232,15 @@ def _follow(need: Need, values: ValueGraph) -> Kept:
     decisions.append(NodeDecision(kept, need.reason, causes))
     fused = values.products & values.of_ops(table.FUSED_PRODUCTS) & values.sources_of(kept)
     return Kept(tuple(decisions), tuple(indices(fused)), common)
+
+
+def _activations(values: ValueGraph) -> NodeMask:
+    """Returns the bounded functions that are the activations of layers: of a product, or of its sum
+    with a bias, which are rounded together.
+    """
+    biased = values.of_ops(table.ADDING) & find_biases(values, values.products)
+    layers = values.products | values.of_ops(table.BIASES) | biased
+    return values.of_ops(table.BOUNDED_FUNCTIONS) & values.readers_of(layers)
 
 
 def _requested(

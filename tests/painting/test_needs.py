@@ -179,10 +179,12 @@ def test_other_sums_ask_nothing_of_their_terms(text, settings):
 @both
 @pytest.mark.parametrize("op", ["Sigmoid(s)", "Tanh(s)", "ClipByValue(s, half, half)", "Erf(s)"])
 def test_a_difference_needs_what_a_bounded_function_was_computed_of(op, settings):
-    text = f"s = AddV2(a, z)\np = {op}\nd = Sub(p, z)\nb = MatMul(d, y)\nc = MatMul(p, y)"
-    result = painted(INPUT + text, **settings)
+    text = f"s = AddV2(t, z)\np = {op}\nd = Sub(p, z)\nb = MatMul(d, y)\nc = MatMul(p, y)"
+    result = painted(f"{INPUT}t = Mul(a, y)\n{text}", **settings)
     assert result.f16 == "a b c"
     assert result.why("s") == (Rule.NEEDED, "p")
+    of_a_layer = painted(f"{INPUT}t = Squeeze(a)\n{text.replace('AddV2(t', 'AddV2(a')}", **settings)
+    assert {"s", "p"} <= set(of_a_layer.f16.split())
 
 
 @both
