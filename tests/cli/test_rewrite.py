@@ -271,14 +271,6 @@ def test_a_node_to_preserve_that_the_graph_does_not_have_is_one_line_and_status_
             "--preserve: is for GraphDef files, and this is a model. ",
         ),
         (
-            ["rewrite", "model", "out", "--report", "no/report.json"],
-            "amp-tf rewrite: no/report.json: cannot be written (No such file or directory)",
-        ),
-        (
-            ["rewrite", "model", "out", "--report", "model"],
-            "model: cannot be written (Is a directory)",
-        ),
-        (
             ["rewrite", "in.pb", "out.pb", "--keep-float32", "@no.txt"],
             "keep_float32: no.txt: it cannot be read (No such file or directory).",
         ),

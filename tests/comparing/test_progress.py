@@ -66,14 +66,17 @@ def test_a_log_gets_lines_while_one_step_takes_long(log, monkeypatch):
 
 
 def test_a_log_gets_nothing_of_what_is_done_at_once(log):
-    with progress.shown("amp-tf rewrite", "rewriting model"):
+    with progress.during(progress.on_stderr("amp-tf rewrite"), "rewriting model"):
         assert tellers()
     wait_for(lambda: not tellers())
     assert log() == ""
 
 
 def test_what_fails_is_not_told_of_any_more(log):
-    with pytest.raises(ZeroDivisionError), progress.shown("amp-tf rewrite", "rewriting model"):
+    with (
+        pytest.raises(ZeroDivisionError),
+        progress.during(progress.on_stderr("amp-tf rewrite"), "rewriting model"),
+    ):
         raise ZeroDivisionError
     wait_for(lambda: not tellers())
 

@@ -141,7 +141,8 @@ def nothing_seen(monkeypatch):
     )  # other tests of this process may have one
     monkeypatch.setattr(process_state, "_runtime", process_state.Runtime())
     use_own_ledger(monkeypatch)
-    monkeypatch.setattr(process_state, "functions", dict)  # those of other tests may be alive
+    # Functions of other tests may be alive.
+    monkeypatch.setattr(process_state, "function_names", set)
 
 
 @pytest.mark.usefixtures("nothing_seen")

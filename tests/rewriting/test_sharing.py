@@ -204,7 +204,7 @@ function main(x: float32, w: float32) -> (y: float32)
   return y = used:output:0
 """
 KEEP = """
-    function k(list: variant, x: float32, w: float32) -> (more: variant)
+    function keep(list: variant, x: float32, w: float32) -> (more: variant)
       product = MatMul(x, w)
       pushed = TensorListPushBack(list, {value}) element_dtype=float32
       return more = pushed:output_handle:0

@@ -16,8 +16,8 @@ v1 = tf.compat.v1
 
 
 @pytest.fixture(autouse=True)
-def forgotten():
-    vars(ledger).update(_entries={}, _dropped=0)
+def forgotten(monkeypatch):
+    monkeypatch.setattr(ledger, "_ledger", ledger._Ledger())
 
 
 def test_the_closed_session_that_made_the_most_steps_told_its_scale_and_its_skipped_steps():
