@@ -218,6 +218,8 @@ def _follow(need: Need, values: ValueGraph) -> Kept:
     passing = values.is_open
     if need.through is not None:
         passing = values.moving | (values.of_ops(need.through) & ~values.users)
+        if need is DIFFERENCES:
+            passing &= values.is_open | values.of_ops(table.BOUNDED_FUNCTIONS)
         passing &= ~_activations(values)
     causes = _requested(values, asking, need.position, passing)
     needed = asking | mask_of(causes, len(passing))

@@ -113,13 +113,13 @@ def _find_fused(form: Form) -> dict[Node, Sequence[Part]]:
     return found
 
 
-def _kept(form: Form) -> set[Node]:
+def kept_nodes(form: Form) -> set[Node]:
     """Returns the nodes that must stay where they are; the ends of control edges are among them."""
     waiting = control_links(form.view).ravel().tolist()
     return {*form.obstacles.rule_of, *form.obstacles.forced, *waiting}
 
 
-def _may_change(view: GraphView, kept: set[Node], *nodes: Node) -> bool:
+def may_change(view: GraphView, kept: set[Node], *nodes: Node) -> bool:
     """Tells whether nodes may change together: they give float32, on one device."""
     if not kept.isdisjoint(nodes):
         return False
@@ -127,6 +127,34 @@ def _may_change(view: GraphView, kept: set[Node], *nodes: Node) -> bool:
     for node in nodes:
         types.update(view.dtypes[view.base[node] + slot] for slot in view.signatures[node].outputs)
     return types == {datatypes.FLOAT} and len({view.devices[node] for node in nodes}) == 1
+
+
+def reshaping(
+    view: GraphView, names: FreshNames, tensor: Tensor, shape: Shape, beside: Node, number: int
+) -> tuple[NewNode, NewNode]:
+    """Makes the nodes that reshape a float32 tensor: the shape, and the Reshape.
+
+    Args:
+        shape: of which one dimension may be -1, for what is left.
+        beside: a node after which they are named, and on whose device they are.
+        number: the number of the first of the two new nodes.
+    """
+    stem = view.names[beside]
+    device = view.devices[beside]
+    # Without a control input a constant stands outside the loop that the tensor may be in.
+    after = () if table.LOOP_ENTRIES.isdisjoint(view.ops) else (tensor[0],)
+    whole = attribute(type=datatypes.INT32)
+    value = attribute()
+    value.tensor.dtype = datatypes.INT32
+    value.tensor.tensor_shape.dim.add().size = len(shape)
+    value.tensor.int_val.extend(shape)
+    constant = having(dtype=whole, value=value)
+    types = having(T=attribute(type=datatypes.FLOAT), Tshape=whole)
+    inputs = (tensor, (number, 0))
+    return (
+        NewNode(names.make(f"{stem}-Shape"), "Const", device, (), after, constant),
+        NewNode(names.make(stem), "Reshape", device, inputs, (), types),
+    )
 
 
 def _then(
@@ -166,7 +194,7 @@ class _FoldSearch:
         self.biases: dict[Node, Tensor] = {}
         self._form = form
         self._view = form.view
-        self._untouchable = _kept(form)
+        self._untouchable = kept_nodes(form)
         # The tensors that inputs read after the moves.
         self._inputs: dict[Reader, Tensor] = {}
         # Inputs, each with a tensor of before, whose value it reads after the moves.
@@ -230,7 +258,7 @@ class _FoldSearch:
         scale = view.only_reader(top)
         if scale is None or view.ops[scale] != "Mul":
             return
-        if not _may_change(view, self._untouchable, product, top, scale):
+        if not may_change(view, self._untouchable, product, top, scale):
             return
         if scale in self._scales.values():
             # it multiplies the results of two convolutions, and scales the other one's filter
@@ -343,23 +371,8 @@ class _FoldSearch:
 
     def _reshaped(self, tensor: Tensor, shape: Shape, beside: Node) -> Tensor:
         """Reshapes a tensor in two new nodes, named after another node and on its device."""
-        view = self._view
-        stem = view.names[beside]
-        device = view.devices[beside]
-        number = view.node_count + len(self._new)
-        # Without a control input a constant stands outside the loop that the tensor may be in.
-        after = () if table.LOOP_ENTRIES.isdisjoint(view.ops) else (tensor[0],)
-        whole = attribute(type=datatypes.INT32)
-        value = attribute()
-        value.tensor.dtype = datatypes.INT32
-        value.tensor.tensor_shape.dim.add().size = len(shape)
-        value.tensor.int_val.extend(shape)
-        const = having(dtype=whole, value=value)
-        name = self._names.make(f"{stem}-Shape")
-        self._new.append(NewNode(name, "Const", device, (), after, const))
-        types = having(T=attribute(type=datatypes.FLOAT), Tshape=whole)
-        inputs = (tensor, (number, 0))
-        self._new.append(NewNode(self._names.make(stem), "Reshape", device, inputs, (), types))
+        number = self._view.node_count + len(self._new)
+        self._new += reshaping(self._view, self._names, tensor, shape, beside, number)
         return number + 1, 0
 
     def _has_sum_too_many(self, scale: Node, *, has_bias: bool) -> bool:
@@ -384,7 +397,7 @@ class _FoldSearch:
         """Tells whether a node adds two tensors, and may change."""
         if self._view.ops[node] not in table.BIAS_SUMS or len(self._view.inputs(node)) != 2:
             return False
-        return _may_change(self._view, self._untouchable, node)
+        return may_change(self._view, self._untouchable, node)
 
     def _other_input(self, node: Node, known: Node) -> Tensor:
         first, second = self._view.inputs(node)
@@ -432,7 +445,7 @@ def lift(form: Form) -> Form:
     pairs = _find_reshaped(view)
     if not pairs:
         return form
-    kept = _kept(form)
+    kept = kept_nodes(form)
     gelus = {gelu.biased: gelu.nodes for gelu in find_gelus(view)}
     rewires = []
     models: dict[Node, Node] = {}
@@ -443,7 +456,7 @@ def lift(form: Form) -> Form:
             continue
         if view.only_reader(product) is None or view.only_reader(reshaping) is None:
             continue
-        if not _may_change(view, kept, product, reshaping, bias):
+        if not may_change(view, kept, product, reshaping, bias):
             continue
         if has_channels_first(view.protos[bias].attr):
             continue

@@ -1,4 +1,4 @@
-"""Makes one product of many matrices one large product, where only the sum of the results is read.
+"""Merging: a product of many matrices becomes one large product, if only the results' sum is read.
 
 The gradient of a weight that all examples of a batch share is such a sum. Keras' attention layers
 multiply sequences by their weights as a BatchMatMulV2, so TensorFlow's gradient multiplies each
@@ -21,15 +21,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import value_of, whole_number
 from amp_tf.graph.datatypes import Node
-from amp_tf.graph.edits import Edits, NewNode, Reop, Tensor, attribute, having
+from amp_tf.graph.edits import Edits, NewNode, Reop, Tensor, attribute
 from amp_tf.graph.names import FreshNames
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
-from amp_tf.oplists import table
 from amp_tf.oplists.cost_tables import BATCHED
-from amp_tf.rewriting.folding import _kept, _may_change
+from amp_tf.rewriting.folding import kept_nodes, may_change, reshaping
 from amp_tf.rewriting.form import Form
 
 SUFFIX = "AmpTfMerge"  #: ends the names of new nodes
@@ -41,24 +39,25 @@ _SUM_ONLY = ("keep_dims", "Tidx")
 
 def merge(form: Form) -> Form:
     """Merges all batched products of which only the sum over the examples is read."""
-    view, edges = form.view, form.view.edges
+    view = form.view
+    edges = view.edges
     is_sum = view.mask_with(("Sum",))
     summed = edges.at(view.mask_with(BATCHED)[edges.src_node] & is_sum[edges.dst_node])
     if not len(summed):
         return form
-    kept = _kept(form)
+    kept = kept_nodes(form)
     merging = _Merging(form)
     for product, total in summed.rows("src_node", "dst_node"):
         if view.only_reader(product) is None:
             continue
-        if _may_change(view, kept, product, total) and _sums_examples(form, product, total):
+        if may_change(view, kept, product, total) and _sums_examples(form, product, total):
             merging.merge(product, total)
     return form.then(merging.edits(), merging.models)
 
 
 def _sums_examples(form: Form, product: Node, total: Node) -> bool:
-    """Whether a product is ``x`` transposed times ``dy`` for each example, and ``total`` the sum
-    over the examples.
+    """Tells whether a product is ``x`` transposed times ``dy``, example by example, and ``total``
+    the sum over the examples.
     """
     view = form.view
     proto = view.protos[product]
@@ -75,11 +74,11 @@ def _sums_examples(form: Form, product: Node, total: Node) -> bool:
 
 
 def _is_first_axis(form: Form, total: Node) -> bool:
-    """Whether a sum of three-dimensional values is over their first dimension.
+    """Tells whether a sum of three-dimensional values is over their first dimension.
 
     TensorFlow's gradient asks BroadcastGradientArgs for the dimensions that were broadcast: the
-    first, where a weight has no examples. A single example may be left in the sum; then
-    the Reshape to the weight's shape, which must be its only reader, takes it away.
+    first, where a weight has no examples. A single example may be left in the sum; then the Reshape
+    to the weight's shape, which must be its only reader, takes it away.
     """
     view = form.view
     axis, port = view.inputs(total)[1]
@@ -93,8 +92,7 @@ def _is_first_axis(form: Form, total: Node) -> bool:
 
 
 def _have_equal_examples(first: Shape | None, second: Shape | None) -> bool:
-    """Whether two tensors are [examples, n, …] with equal examples and n, and a known last
-    dimension.
+    """Tells whether two tensors are [examples, n, …], alike but for a known last dimension.
 
     Grappler gives unknown dimensions numbers below -1; those that are equal have the same number.
     """
@@ -135,35 +133,22 @@ class _Merging:
         attributes[SHAPES_ATTR] = view.protos[total].attr.get(SHAPES_ATTR)
         self._reops.append(Reop(product, "MatMul", attributes, rows))
         self._reops.append(Reop(total, "Identity", dict.fromkeys(_SUM_ONLY), ((product, 0),)))
+        # The Reshape behind has a shape, too, where the dimensions of the sum are computed.
+        readers = view.readers(total)
         is_known = shape_of(self._form.shapes, view.names[total]) is not None
-        self.models[view.names[product]] = total if is_known else view.readers(total)[0][0]
+        self.models[view.names[product]] = readers[0][0] if readers and not is_known else total
 
     def _as_rows(self, tensor: Tensor) -> Tensor:
-        """The tensor, [examples, n, k], as [examples · n, k]; made once for each tensor."""
-        if tensor in self._rows:
-            return self._rows[tensor]
-        view = self._form.view
-        source, port = tensor
-        shape = shape_of(self._form.shapes, view.names[source], port)
-        assert shape is not None
-        # Without a control input a constant stands outside the loop that the tensor may be in.
-        after = () if table.LOOP_ENTRIES.isdisjoint(view.ops) else (source,)
-        whole = attribute(type=datatypes.INT32)
-        value = attribute()
-        value.tensor.dtype = datatypes.INT32
-        value.tensor.tensor_shape.dim.add().size = 2
-        value.tensor.int_val.extend((-1, shape[-1]))
-        number = view.node_count + len(self._new)
-        device, stem = view.devices[source], view.names[source]
-        constant = having(dtype=whole, value=value)
-        self._new.append(
-            NewNode(self._names.make(f"{stem}-Shape"), "Const", device, (), after, constant)
-        )
-        types = having(T=attribute(type=datatypes.FLOAT), Tshape=whole)
-        name = self._names.make(stem)
-        inputs = (tensor, (number, 0))
-        self._new.append(NewNode(name, "Reshape", device, inputs, (), types))
-        if port == 0:
-            self.models[name] = source
-        self._rows[tensor] = (number + 1, 0)
+        """Returns the tensor, [examples, n, k], as [examples · n, k]; made once for each tensor."""
+        if tensor not in self._rows:
+            view = self._form.view
+            source, port = tensor
+            shape = shape_of(self._form.shapes, view.names[source], port)
+            assert shape is not None
+            number = view.node_count + len(self._new)
+            rows = (-1, shape[-1])
+            self._new += reshaping(view, self._names, tensor, rows, source, number)
+            if port == 0:
+                self.models[self._new[-1].name] = source
+            self._rows[tensor] = (number + 1, 0)
         return self._rows[tensor]
