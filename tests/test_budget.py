@@ -33,7 +33,7 @@ BUDGET = {
     "package": (206015, 147),
     "C": (2231, 1),
     "tests": (295529, 271),
-    "benchmarks": (69821, 70),
+    "benchmarks": (69846, 70),
     "scripts": (25785, 26),
 }
 """At most so many AST nodes (of C: tokens) and files."""
