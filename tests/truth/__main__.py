@@ -85,22 +85,8 @@ def _run_all(
         missing = [name for name in batch if name not in done]
         if missing and status:
             problem = f"the process ended with status {status}"
-            runner.append(
-                path,
-                [
-                    Row(
-                        missing[0],
-                        ways[0],
-                        modes[0],
-                        "",
-                        "",
-                        float("inf"),
-                        float("inf"),
-                        0.0,
-                        problem,
-                    )
-                ],
-            )
+            row = Row.of_failure(missing[0], ways[0], modes[0], problem)
+            runner.append(path, [row])
             left = missing[1:] + left
 
 

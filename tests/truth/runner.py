@@ -42,6 +42,12 @@ class Row:
     ideal: float
     problem: str = ""
 
+    @classmethod
+    def of_failure(cls, program: str, way: str, mode: str, problem: str) -> Row:
+        """Makes the row of a program that failed as a whole."""
+        endless = float("inf")
+        return cls(program, way, mode, "", "", endless, endless, 0.0, problem)
+
 
 def append(path: Path, rows: Iterable[Row]) -> None:
     """Writes rows to a file, one line of JSON each, so that a run that was cut off goes on where it
@@ -99,17 +105,7 @@ class _Comparison:
                     f"{type(error).__name__}: "
                     f"{str(error).splitlines()[0][:200] if str(error) else ''}"
                 )
-                yield Row(
-                    self._program.name,
-                    self._way,
-                    mode,
-                    "",
-                    "",
-                    float("inf"),
-                    float("inf"),
-                    0.0,
-                    problem,
-                )
+                yield Row.of_failure(self._program.name, self._way, mode, problem)
                 continue
             for key in truth:
                 yield self._judged(key, mode)
