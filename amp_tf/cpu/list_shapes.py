@@ -117,7 +117,7 @@ def _broadcast(search: ListShapes, node: int) -> list[Shape | None]:
         return [None]
     rank = max(len(shape or ()) for shape in shapes)
     rows = [(1,) * (rank - len(shape or ())) + (shape or ()) for shape in shapes]
-    return [tuple(max(sizes) if min(sizes) >= 0 else -1 for sizes in zip(*rows, strict=True))]
+    return [tuple(max(sizes) if -1 not in sizes else -1 for sizes in zip(*rows, strict=True))]
 
 
 def _joined(search: ListShapes, node: int) -> list[Shape | None]:

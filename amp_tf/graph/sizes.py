@@ -47,7 +47,7 @@ class Shapes(Protocol):
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
         """Returns the shape of each output port of a node; empty if the node is not known.
 
-        An unknown dimension is negative, an unknown shape ``None``.
+        An unknown dimension is -1, an unknown shape ``None``.
         """
 
 
@@ -112,13 +112,10 @@ NO_SHAPES = KnownShapes({})
 
 
 def read_shape(shape: Any) -> Shape | None:
-    """Reads a TensorShapeProto.
-
-    Unknown dimensions are negative: -1, or the number from -2 down that Grappler gives equal ones.
-    """
+    """Reads a TensorShapeProto; the numbers that Grappler gives unknown dimensions become -1."""
     if shape.unknown_rank:
         return None
-    return tuple(dim.size for dim in shape.dim)
+    return tuple(max(dim.size, -1) for dim in shape.dim)
 
 
 def element_count(shape: Shape | None) -> int | None:

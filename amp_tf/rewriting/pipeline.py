@@ -69,7 +69,6 @@ PREPARATIONS = (
     Pass("share reads", _converts, share_reads),
     Pass("fold", _folds, functools.partial(_run_late, "folding", "fold"), changes_functions=True),
     Pass("lift", _lifts, functools.partial(_run_late, "folding", "lift"), changes_functions=True),
-    Pass("merge", _lifts, functools.partial(_run_late, "merging", "merge")),
     Pass("delay", _saves_memory, delay),
 )
 #: The passes that change it as the painting shows.
