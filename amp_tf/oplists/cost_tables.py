@@ -101,27 +101,37 @@ Pair = tuple[float, float]  #: in float32 and in bfloat16
 class ProductCost:
     """The cost of a product in one type.
 
-    Its time is ``operations / rate + elements * ns + start``, and ``alone`` more for each of the
-    first :data:`FEW_OPERATIONS`. Convolutions of few channels or few taps, and depthwise ones, are
-    bound by their tensors, not by their operations. Products in the steps of recurrent layers are
-    so small that one thread computes them.
+    Its time is ``operations / rate + elements * ns + results * written + start``, and ``alone``
+    more for each of the first :data:`FEW_OPERATIONS`. Convolutions of few channels or few taps, and
+    depthwise ones, are bound by their tensors, not by their operations. Products in the steps of
+    recurrent layers are so small that one thread computes them. A filter gradient of a small image
+    writes more than it reads: oneDNN adds it up in float32 and then rounds it.
 
     Attributes:
         rate: floating-point operations in a ns, two to a multiplication and addition.
         ns: time of each element that it reads or writes.
         start: ns of its own.
         alone: ns more for each of the first operations.
+        written: ns more for each element of its result.
     """
 
     rate: float
     ns: float
     start: float
     alone: float = 0.0
+    written: float = 0.0
 
-    def of(self, operations: float, elements: float) -> float:
-        """The time in ns."""
+    def of(self, operations: float, elements: float, results: float = 0.0) -> float:
+        """The time in ns.
+
+        Args:
+            operations: floating-point operations.
+            elements: of all tensors that it reads and writes.
+            results: elements of its result.
+        """
         few = min(operations, FEW_OPERATIONS)
-        return operations / self.rate + elements * self.ns + self.start + few * self.alone
+        moved = elements * self.ns + results * self.written
+        return operations / self.rate + moved + self.start + few * self.alone
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -172,7 +182,9 @@ class CostTable:
         in_float32, in_f16 = zip(*row, strict=True)
         return self._time(elements, in_float32), self._time(elements, in_f16)
 
-    def of_product(self, op: str, operations: float, elements: float, variant: str = "") -> Pair:
+    def of_product(
+        self, op: str, operations: float, elements: float, variant: str = "", results: float = 0.0
+    ) -> Pair:
         """The time of a product; one that is not in the table counts as a MatMul.
 
         Args:
@@ -180,6 +192,7 @@ class CostTable:
             operations: floating-point operations.
             elements: of all tensors that it reads and writes.
             variant: the suffix of its row. With channels first and no row, nothing is gained.
+            results: elements of its result.
 
         Returns:
             ns in float32 and in 16 bit.
@@ -189,12 +202,12 @@ class CostTable:
             plain = "MatMul"
         row = plain + variant
         in_float32, in_f16 = self.products.get(row, self.products[plain])
-        time = in_float32.of(operations, elements)
+        time = in_float32.of(operations, elements, results)
         if variant == SLOW:
             return time, SLOWNESS * time
         if variant in (CHANNELS_FIRST, POINTWISE_FIRST) and row not in self.products:
             return time, time
-        return time, in_f16.of(operations, elements)
+        return time, in_f16.of(operations, elements, results)
 
     def of_casts(self, elements: float) -> Pair:
         """The time of casts of so many elements: ns to float32 and to 16 bit."""

@@ -153,7 +153,7 @@ def _table(
 ) -> CostTable:
     fitted = {}
     for op, cases in by_op(taken).items():
-        work = [(case.computed, case.elements) for case in cases]
+        work = [(case.computed, case.elements, case.results) for case in cases]
         plain = op.partition(",")[0]
         names = (op, plain, COSTS_AS.get(plain, ""))
         in_float32, in_f16 = next(
@@ -256,32 +256,37 @@ def take_times(
 
 
 def fit(
-    work: Sequence[tuple[float, float]], times: Sequence[float], shipped: ProductCost
+    work: Sequence[tuple[float, float, float]], times: Sequence[float], shipped: ProductCost
 ) -> ProductCost:
     """Returns the nonnegative figures with the least relative error of the times, in ns, by
-    operations and elements of each product.
+    operations, elements and elements of the result of each product.
 
-    Four figures can fit some twenty noisy times in many ways: where the times do not decide, the
+    Five figures can fit some twenty noisy times in many ways: where the times do not decide, the
     shipped table's figures count, all scaled by one factor.
     """
     rows = np.array(
         [
-            (operations, elements, 1.0, min(operations, FEW_OPERATIONS))
-            for operations, elements in work
+            (operations, elements, 1.0, min(operations, FEW_OPERATIONS), results)
+            for operations, elements, results in work
         ]
     )
-    expected = [shipped.of(operations, elements) for operations, elements in work]
+    expected = [shipped.of(*one) for one in work]
     scale = float(np.median(np.divide(times, expected)))
-    alone = shipped.alone or _USUAL_SHARE / shipped.rate
-    prior = scale * np.array(
-        [1 / shipped.rate, max(shipped.ns, _LEAST_ELEMENT_NS), max(shipped.start, 1.0), alone]
-    )
+    per_operation = 1 / shipped.rate
+    per_element = max(shipped.ns, _LEAST_ELEMENT_NS)
+    usual = [
+        per_operation,
+        per_element,
+        max(shipped.start, 1.0),
+        shipped.alone or _USUAL_SHARE * per_operation,
+        shipped.written or per_element,
+    ]
+    is_known = [1, 1, 1, bool(shipped.alone), bool(shipped.written)]
+    prior = scale * np.array(usual)
     matrix = np.concatenate([rows / np.array(times)[:, None], PRIOR_WEIGHT * np.diag(1 / prior)])
-    wanted = np.concatenate(
-        [np.ones(len(rows)), PRIOR_WEIGHT * np.array([1, 1, 1, bool(shipped.alone)])]
-    )
-    per_operation, per_element, start, alone = _least_squares(matrix, wanted)
-    return ProductCost(1 / max(per_operation, _LEAST_OPERATION_NS), per_element, start, alone)
+    wanted = np.concatenate([np.ones(len(rows)), PRIOR_WEIGHT * np.array(is_known)])
+    per_operation, *others = _least_squares(matrix, wanted)
+    return ProductCost(1 / max(per_operation, _LEAST_OPERATION_NS), *others)
 
 
 def _least_squares(matrix: np.ndarray, wanted: np.ndarray) -> Sequence[float]:

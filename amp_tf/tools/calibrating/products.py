@@ -28,7 +28,8 @@ Shape = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """One product: ``run`` takes tensors of these shapes; ``operations`` counts an addition as one.
+    """One product: ``run`` takes tensors of these shapes; ``operations`` counts an addition as one,
+    ``elements`` all that it reads and writes, ``results`` what it writes.
 
     ``op`` is the name of its row in the table. The kernel computes ``padding_factor`` times the
     operations (:func:`amp_tf.oplists.cost_tables.padding_factor`).
@@ -39,6 +40,7 @@ class Product:
     run: Callable[..., Any]
     operations: float
     elements: float
+    results: float
     padding_factor: float = 1.0
 
     @property
@@ -99,7 +101,8 @@ CONVOLUTIONS = _convolutions(
     4×96×96×64→64/3×3 8×56×56×64→128/3×3/2 8×14×14×1024→256/1×1 8×56×56×64→256/1×1
     16×48×48×16→96/1×1 16×24×24×144→24/1×1 16×6×6×320→1280/1×1 8×96×96×3→32/3×3/2
     8×64×64×3→64/3×3 8×30×30×30→50/3×3 16×32×32×32→3/3×3 8×64×64×64→1/1×1 32×1×512×16→64/1×5
-    16×1×512×64→64/1×2 8×32×32×64→64/3×3/1/4 2×16×16×16→16/3×3 4×8×8×32→32/1×1 8×1×1×96→24/1×1"""
+    16×1×512×64→64/1×2 8×32×32×64→64/3×3/1/4 2×16×16×16→16/3×3 4×8×8×32→32/1×1 8×1×1×96→24/1×1
+    8×3×3×512→2048/1×1 8×3×3×512→512/3×3 8×6×6×1024→256/1×1"""
 ) + _convolutions(
     """8×56×56×64→64/3×3 8×28×28×128→128/3×3 8×14×14×1024→256/1×1 16×16×16×64→128/1×1
     8×28×28×128→128/1×1 8×64×64×3→64/3×3 16×32×32×32→64/3×3/2 16×8×8×64→64/3×3""",
@@ -127,7 +130,7 @@ MATRICES = _sizes(
     """1×256×2048×2048 1×256×512×2048 1×1024×256×1024 1×1024×1024×256 1×1024×256×256
     1×1024×128×2000 1×512×192×192 1×4096×256×128 1×1×1024×1024 1×8×1024×1024 1×64×128×768
     1×64×768×768 1×32×256×768 1×32×128×512 1×32×256×1024 1×64×512×2048 1×512×128×64 1×512×64×1
-    1×8×1024×10 1×128×54×256 1×50×99×77"""
+    1×1024×32×1024     1×8×1024×10 1×128×54×256 1×50×99×77"""
 )
 BATCHED = _sizes(
     """64×64×64×64 64×64×32×64 32×64×64×32 16×256×16×256 16×256×256×16 256×16×32×16 256×7×32×7
@@ -184,15 +187,16 @@ def _of_convolution(case: Convolution) -> Iterator[Product]:
             input=x, filter_sizes=kernel, out_backprop=dy, **options
         )
 
-    def product(op: str, shapes: tuple[Shape, Shape], run: Callable[..., Any]) -> Product:
+    def product(op: str, *shapes: Shape, writes: Shape, run: Callable[..., Any]) -> Product:
         more = padding_factor(op, kernel, case.variant)
-        return Product(op + case.variant, shapes, run, operations, elements, more)
+        results = float(math.prod(writes))
+        return Product(op + case.variant, shapes, run, operations, elements, results, more)
 
-    yield product(forward, (image, kernel), run)
+    yield product(forward, image, kernel, writes=result, run=run)
     if case.out or case.stride == 1:
-        yield product(forward + endings[0], (kernel, result), run_input)
+        yield product(forward + endings[0], kernel, result, writes=image, run=run_input)
     if case.out or math.prod(case.taps) <= VECTOR_TAPS:
-        yield product(forward + endings[1], (image, result), run_filter)
+        yield product(forward + endings[1], image, result, writes=kernel, run=run_filter)
 
 
 def _of_matrices(count: int, rows: int, inner: int, columns: int) -> Iterator[Product]:
@@ -212,7 +216,8 @@ def _of_matrices(count: int, rows: int, inner: int, columns: int) -> Iterator[Pr
             return tf.matmul(a, b, transpose_a=left, transpose_b=right)
 
         operations = 2.0 * count * rows * inner * columns
-        yield Product(op + TRANSPOSED * right, shapes, run, operations, elements)
+        results = float(count * rows * columns)
+        yield Product(op + TRANSPOSED * right, shapes, run, operations, elements, results)
 
 
 def _of_equation(equation: str, *shapes: Shape) -> Product:
@@ -221,8 +226,9 @@ def _of_equation(equation: str, *shapes: Shape) -> Product:
 
     given, result = equation.split("->")
     size_of = dict(zip(given.replace(",", ""), itertools.chain(*shapes), strict=True))
-    elements = float(sum(map(math.prod, (*shapes, [size_of[letter] for letter in result]))))
-    return Product("Einsum", shapes, run, 2.0 * math.prod(size_of.values()), elements)
+    results = float(math.prod(size_of[letter] for letter in result))
+    elements = sum(map(math.prod, shapes)) + results
+    return Product("Einsum", shapes, run, 2.0 * math.prod(size_of.values()), elements, results)
 
 
 def all_products() -> Iterator[Product]:
