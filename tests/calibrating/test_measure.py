@@ -195,9 +195,9 @@ def test_results_may_take_more_than_inputs():
     """A filter gradient of a small image adds up its result in float32 and then rounds it."""
     work = [
         (operations, elements, share * elements)
-        for operations in (1e7, 1e9)
-        for elements in (1e5, 1e6)
-        for share in (0.01, 0.9)
+        for operations in (1e7, 1e8, 1e9)
+        for elements in (1e5, 1e6, 3e6)
+        for share in (0.01, 0.3, 0.9)
     ]
     true = ProductCost(rate=400.0, ns=0.1, start=9_000.0, written=1.2)
     found = fit(work, [true.of(*one) for one in work], AS_SHIPPED)

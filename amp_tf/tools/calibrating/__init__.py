@@ -36,6 +36,8 @@ _LEAST_OPERATION_NS = 1e-9  # a rate must be finite
 _LEAST_ELEMENT_NS = 1e-3  # that counts as prior where the shipped table has none
 # that computing alone adds to an operation; what is far from it is doubted where no table says so
 _USUAL_SHARE = 0.5
+# times the cost of an element, that a result in 16 bit may add to its own
+_USUAL_RESULT = 10.0
 TYPES = (tf.float32, tf.bfloat16)
 # Begin the names of cases: casts, and calls that only take tensors out of stacks.
 _CAST = "Cast to "
@@ -279,7 +281,7 @@ def fit(
         per_element,
         max(shipped.start, 1.0),
         shipped.alone or _USUAL_SHARE * per_operation,
-        shipped.written or per_element,
+        shipped.written or _USUAL_RESULT * per_element,
     ]
     is_known = [1, 1, 1, bool(shipped.alone), bool(shipped.written)]
     prior = scale * np.array(usual)
