@@ -136,7 +136,7 @@ class ValueGraph:
                 if not totals[total]:
                     continue
                 terms = set(makers[self.sources_at(total)].tolist())
-                weighted = []
+                weighted: list[tuple[Node, Node]] = []
                 for product in (term for term in terms if scaling[term]):
                     shared = ends.intersection(makers[self.sources_at(product)].tolist())
                     weighted += ((product, value) for value in shared)
