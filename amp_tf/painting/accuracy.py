@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from amp_tf.graph.datatypes import Node, Unit
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.decisions import Decision, Verdict
 from amp_tf.painting.masks import NodeMask, indices, units_of
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,20 +22,9 @@ class NodeDecision:
     """
 
     nodes: NodeMask
-    reason: Rule
+    reason: Code
     causes: Mapping[Node, Node] = dataclasses.field(default_factory=dict)
     verdict: Verdict = Verdict.DENY
-
-
-class CommonRounding(NamedTuple):
-    """A value and the factor by which it enters its own weighted mean.
-
-    The mean is subtracted from the value, so that a rounding of the value cancels; therefore the
-    product of value and weight is float32 where the value is.
-    """
-
-    product: Node
-    value: Node
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,15 +34,13 @@ class Kept:
     Attributes:
         decisions: in the order in which the rules give their reasons.
         to_split: fused products of whose bias or activation float32 is asked.
-        common: products that share a rounding with what they are subtracted from.
     """
 
     decisions: tuple[NodeDecision, ...] = ()
     to_split: tuple[Node, ...] = ()
-    common: tuple[CommonRounding, ...] = ()
 
     @classmethod
-    def of(cls, *found: tuple[NodeMask, Rule]) -> Kept:
+    def of(cls, *found: tuple[NodeMask, Code]) -> Kept:
         """Returns some nodes that stay in float32, each set with its reason."""
         return cls(tuple(NodeDecision(nodes, reason) for nodes, reason in found))
 
@@ -63,11 +49,7 @@ class Kept:
         """Returns what several rules decided, in their order."""
         whole = cls()
         for part in parts:
-            whole = cls(
-                whole.decisions + part.decisions,
-                whole.to_split + part.to_split,
-                whole.common + part.common,
-            )
+            whole = cls(whole.decisions + part.decisions, whole.to_split + part.to_split)
         return whole
 
     def on_units(self, canvas: Canvas) -> Iterator[Decision]:

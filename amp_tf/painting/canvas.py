@@ -23,12 +23,12 @@ from amp_tf.painting import eligibility
 from amp_tf.painting.decisions import Decision, Verdict
 from amp_tf.painting.eligibility import Obstacles
 from amp_tf.painting.masks import Direction, NodeMask, UnitMask, mask_of, nodes_of, reach, units_of
-from amp_tf.painting.reasons import FORCED, Balance, Rule
+from amp_tf.painting.reasons import FORCED, Balance, Code
 
 if TYPE_CHECKING:
     from amp_tf.painting.value_graph import ValueGraph
 
-_CODES = {ALLOW: 1, INFER: 2, DENY: 3, CLEAR: 4}
+_LIST_NUMBERS = {ALLOW: 1, INFER: 2, DENY: 3, CLEAR: 4}
 #: The paint that a verdict gives, and whether it puts it on or takes it off.
 _PAINTS = {
     Verdict.ALLOW: ("allow", True),
@@ -90,7 +90,7 @@ class Marks:
         type_allowed: the unit is float32, nothing forbids to touch its node, and its op's
             definition lets it be 16 bit.
         convertible: the unit's type is allowed, and there is a 16-bit kernel for it.
-        rule: the number of the reason for each unit's paint, 0 for none.
+        code: the number of the reason for each unit's paint, 0 for none.
         cause: the unit from which the paint came, or itself.
         weighed: for units that the cost model left in float32, what it weighed, or why in words.
     """
@@ -104,7 +104,7 @@ class Marks:
     convertible: UnitMask
     allow: UnitMask
     deny: UnitMask
-    rule: npt.NDArray[np.uint8]
+    code: npt.NDArray[np.uint8]
     cause: Indices
     weighed: Mapping[Unit, Balance | str]
 
@@ -115,7 +115,7 @@ class Marks:
         return {
             "allow": nothing,
             "deny": nothing,
-            "rule": np.zeros(count, np.uint8),
+            "code": np.zeros(count, np.uint8),
             "cause": np.arange(count, dtype=np.int32),
             "weighed": {},
         }
@@ -133,8 +133,6 @@ class Canvas(Marks):
         links: the adjacency of units by these edges.
         clusters: of the nodes that share a TensorList, the units that are the type of its elements.
         values: the value graph, for the last step.
-        common: products of weights and of a value from which their mean is taken, each with that
-            value, for the last step.
     """
 
     subject: Subject
@@ -145,22 +143,21 @@ class Canvas(Marks):
     links: Adjacency
     clusters: Sequence[Sequence[Unit]] = ()
     values: ValueGraph | None = None
-    common: Sequence[tuple[Node, Node]] = ()
 
     @classmethod
     def of(cls, subject: Subject) -> Canvas:
         """Returns the canvas without paint, its lists as the settings have them."""
         view = subject.view
         edges = view.edges
-        codes = _codes(subject)
-        rule_of = subject.obstacles.rule_of
-        lasting = [node for node, rule in rule_of.items() if rule is not Rule.OTHER_DEVICE]
-        processable = ~units_of(view, mask_of(rule_of, view.node_count))
-        type_allowed, convertible = _convertible(subject, codes)
-        of_units = view.spread(codes)
+        lists = _list_numbers(subject)
+        code_of = subject.obstacles.code_of
+        lasting = [node for node, code in code_of.items() if code is not Code.OTHER_DEVICE]
+        processable = ~units_of(view, mask_of(code_of, view.node_count))
+        type_allowed, convertible = _convertible(subject, lists)
+        of_units = view.spread(lists)
         return cls(
             subject=subject,
-            **{f"on_{name}": of_units == code for name, code in _CODES.items()},
+            **{f"on_{name}": of_units == number for name, number in _LIST_NUMBERS.items()},
             is_float32=np.asarray(view.dtypes) == datatypes.FLOAT,
             processable=processable,
             locked=units_of(view, mask_of(lasting, view.node_count)),
@@ -191,7 +188,7 @@ class Canvas(Marks):
 
     def is_forced(self, unit: Unit) -> bool:
         """Returns whether a user forced a unit to be 16 bit."""
-        return self.rule[unit] in FORCED
+        return self.code[unit] in FORCED
 
     def units_with(self, ops: Container[str]) -> UnitMask:
         """Returns the units of nodes with some ops."""
@@ -221,7 +218,7 @@ class Canvas(Marks):
     def relisted(self, units: UnitMask, op_list: str = "") -> Canvas:
         """Returns the canvas with some units on one list alone, or on none."""
         lists = {}
-        for name in _CODES:
+        for name in _LIST_NUMBERS:
             before = getattr(self, f"on_{name}")
             lists[f"on_{name}"] = before | units if name == op_list else before & ~units
         return self.having(**lists)
@@ -235,7 +232,7 @@ class Canvas(Marks):
         for decision in decisions:
             if decision.weighed is not None:
                 weighed.update(dict.fromkeys(decision.units, decision.weighed))
-        names = ("on_allow", "allow", "deny", "rule", "cause")
+        names = ("on_allow", "allow", "deny", "code", "cause")
         copies = {name: getattr(self, name).copy() for name in names}
         canvas = self.having(weighed=weighed, **copies)
         for decision in decisions:
@@ -244,7 +241,7 @@ class Canvas(Marks):
             copy.flags.writeable = False
         return canvas
 
-    def leaving(self, units: Iterable[Unit], reason: Rule) -> Canvas:
+    def leaving(self, units: Iterable[Unit], reason: Code) -> Canvas:
         """Returns the canvas without allow paint on some units."""
         return self.after(Decision(Verdict.LEAVE, list(units), reason))
 
@@ -253,7 +250,7 @@ def _fold(fresh: Canvas, decision: Decision) -> None:
     """Makes one decision on a canvas whose paint nobody else has seen."""
     units = np.asarray(decision.units, np.int32)
     if decision.verdict is Verdict.KEEP:
-        units = units[fresh.on_allow[units] & (fresh.rule[units] == Rule.ALLOW_LIST)]
+        units = units[fresh.on_allow[units] & (fresh.code[units] == Code.ALLOW_LIST)]
         fresh.on_allow[units] = False
         fresh.allow[units] = False
         fresh.deny[units] = True
@@ -262,34 +259,34 @@ def _fold(fresh: Canvas, decision: Decision) -> None:
         flags = getattr(fresh, name)
         units = units[flags[units] != value]
         flags[units] = value
-    fresh.rule[units] = decision.reason
+    fresh.code[units] = decision.reason
     if decision.causes:
         caused = np.fromiter(decision.causes, np.int32)
         causes = np.fromiter(decision.causes.values(), np.int32)
-        is_its = fresh.rule[caused] == decision.reason
+        is_its = fresh.code[caused] == decision.reason
         fresh.cause[caused[is_its]] = causes[is_its]
 
 
-def _codes(subject: Subject) -> Indices:
+def _list_numbers(subject: Subject) -> Indices:
     """The number of each node's list, 0 for none."""
     view = subject.view
     list_of = subject.target.lists.list_of
-    of_kinds = (_CODES.get(list_of.get(kind.op, ""), 0) for kind in view.of_kind)
-    codes: Indices = view.of_kinds(of_kinds, np.int32)
-    for node in subject.obstacles.rule_of:
+    of_kinds = (_LIST_NUMBERS.get(list_of.get(kind.op, ""), 0) for kind in view.of_kind)
+    lists: Indices = view.of_kinds(of_kinds, np.int32)
+    for node in subject.obstacles.code_of:
         if view.ops[node] in SUCCESSOR_OPS:  # the node has another op, and may not change it
-            codes[node] = _CODES.get(list_of.get(view.protos[node].op, ""), 0)
-    return codes
+            lists[node] = _LIST_NUMBERS.get(list_of.get(view.protos[node].op, ""), 0)
+    return lists
 
 
-def _convertible(subject: Subject, codes: Indices) -> tuple[UnitMask, UnitMask]:
+def _convertible(subject: Subject, lists: Indices) -> tuple[UnitMask, UnitMask]:
     """The units that their op's definition lets be 16 bit, and those that a kernel computes too."""
     view = subject.view
     target = subject.target
     force_all = target.lists.force_all
     forced = mask_of(subject.obstacles.forced, view.node_count)
-    candidates = ((codes != 0) & (codes != _CODES[DENY])) | forced | force_all
-    whole = (codes == _CODES[ALLOW]) | forced | force_all
+    candidates = ((lists != 0) & (lists != _LIST_NUMBERS[DENY])) | forced | force_all
+    whole = (lists == _LIST_NUMBERS[ALLOW]) | forced | force_all
     refused = subject.obstacles.refused
     allowed, runnable = eligibility.find_convertible(view, target, candidates, whole, refused)
     if subject.assumed:

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Mapping, Sequence
 
 from amp_tf.graph.datatypes import Unit
-from amp_tf.painting.reasons import Balance, Rule
+from amp_tf.painting.reasons import Balance, Code
 
 
 class Verdict(enum.Enum):
@@ -36,11 +36,11 @@ class Decision:
 
     verdict: Verdict
     units: Sequence[Unit]
-    reason: Rule
+    reason: Code
     causes: Mapping[Unit, Unit] = dataclasses.field(default_factory=dict)
     weighed: Balance | str | None = None
 
 
-def spread(verdict: Verdict, reached: Mapping[Unit, Unit], reason: Rule) -> Decision:
+def spread(verdict: Verdict, reached: Mapping[Unit, Unit], reason: Code) -> Decision:
     """Returns the decision about all units that a search reached, each with its cause."""
     return Decision(verdict, [*reached], reason, reached)

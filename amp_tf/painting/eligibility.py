@@ -29,7 +29,7 @@ from amp_tf.oplists.cost_tables import INPUT_GRADIENTS
 from amp_tf.oplists.table import CONSTANTS, FUSED_PRODUCTS, KERNELS_DECIDE, NEVER_FORCED
 from amp_tf.oplists.targets import CPU_DEVICE, Resolution, Target
 from amp_tf.painting.masks import NodeMask, UnitMask, units_of
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 from amp_tf.painting.work import filter_shape, input_shapes
 from amp_tf.values import is_layer_pattern
 
@@ -45,16 +45,16 @@ class Obstacles:
     """The nodes that must not be touched, and the nodes that are forced.
 
     Attributes:
-        rule_of: node to the rule that keeps it in float32; nodes that may be touched are absent.
-        forced: node to the rule that converts it wherever its op can be.
+        code_of: node to the reason that keeps it in float32; nodes that may be touched are absent.
+        forced: node to the reason that converts it wherever its op can be.
         patterns: those of the settings and of the scopes around nodes, each with whether it matched
             a node.
         refused: node to what it asks for that no 16-bit kernel of its device computes
             (:data:`kernels.REFUSALS`).
     """
 
-    rule_of: Mapping[int, Rule] = dataclasses.field(default_factory=dict)
-    forced: Mapping[int, Rule] = dataclasses.field(default_factory=dict)
+    code_of: Mapping[int, Code] = dataclasses.field(default_factory=dict)
+    forced: Mapping[int, Code] = dataclasses.field(default_factory=dict)
     patterns: Mapping[str, bool] = dataclasses.field(default_factory=dict, hash=False)
     refused: Mapping[Node, str] = dataclasses.field(default_factory=dict, hash=False)
 
@@ -98,31 +98,31 @@ def find_obstacles(
     fused = _find_fused(view)
     matched: dict[str, bool] = {}
     foreign = _on_other_devices(view, resolution, resolution.target.device_type)
-    rule_of = dict.fromkeys(foreign, Rule.OTHER_DEVICE)
-    forced: dict[Node, Rule] = {}
+    code_of = dict.fromkeys(foreign, Code.OTHER_DEVICE)
+    forced: dict[Node, Code] = {}
     precision = resolution.target.precision.value.encode()
     for node, value in _precisions_by_scopes(view, fused, matched):
         if value == SCOPE_FLOAT32:
-            rule_of[node] = Rule.KEPT_BY_SCOPE
+            code_of[node] = Code.KEPT_BY_SCOPE
         elif value in (SCOPE_F16, precision):
-            forced[node] = Rule.FORCED_BY_SCOPE
+            forced[node] = Code.FORCED_BY_SCOPE
     if view.function:  # its arguments and results keep their types
         ends = (node for node, proto in enumerate(view.protos) if proto is None)
-        rule_of.update(dict.fromkeys(ends, Rule.PRESERVED))
+        code_of.update(dict.fromkeys(ends, Code.PRESERVED))
     named = _find_named(view, config.force_f16, fused, matched)
-    forced.update(dict.fromkeys(named, Rule.FORCED_BY_NAME))
+    forced.update(dict.fromkeys(named, Code.FORCED_BY_NAME))
     named = _find_named(view, config.keep_float32, fused, matched)
-    rule_of.update(dict.fromkeys(named, Rule.KEPT_BY_NAME))
-    rule_of.update((node, Rule.ROUNDED_BEFORE) for node, _ in nodes_with(view.protos, ROUNDED_ATTR))
+    code_of.update(dict.fromkeys(named, Code.KEPT_BY_NAME))
+    code_of.update((node, Code.ROUNDED_BEFORE) for node, _ in nodes_with(view.protos, ROUNDED_ATTR))
     preserved = (node for node, name in enumerate(view.names) if name in preserve)
-    rule_of.update(dict.fromkeys(preserved, Rule.PRESERVED))
+    code_of.update(dict.fromkeys(preserved, Code.PRESERVED))
     forced = {
-        node: rule
-        for node, rule in forced.items()
-        if node not in rule_of and can_be_forced(view.signatures[node])
+        node: code
+        for node, code in forced.items()
+        if node not in code_of and can_be_forced(view.signatures[node])
     }
     refused = _find_refused(view, shapes or NO_SHAPES, resolution.target)
-    return Obstacles(rule_of, forced, matched, refused)
+    return Obstacles(code_of, forced, matched, refused)
 
 
 def _on_other_devices(view: GraphView, resolution: Resolution, wanted: str) -> list[Node]:

@@ -15,15 +15,15 @@ from amp_tf.oplists.targets import CPU_DEVICE, Target
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.decisions import Decision, Verdict
 from amp_tf.painting.masks import indices, mask_of
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 
 #: Ops whose 16-bit kernels lose more than a rounding, what they lose, and for which targets.
-INEXACT: tuple[tuple[frozenset[str], Rule, Callable[[Target], bool]], ...] = (
-    (table.SUMS_IN_ITS_TYPE, Rule.SUMS, lambda target: target.device_type == CPU_DEVICE),
+INEXACT: tuple[tuple[frozenset[str], Code, Callable[[Target], bool]], ...] = (
+    (table.SUMS_IN_ITS_TYPE, Code.SUMS, lambda target: target.device_type == CPU_DEVICE),
     # On CPUs the kernel of AvgPool has a sum of float32 where it is oneDNN's: for bfloat16, and on
     # some CPUs alone.
-    (table.SUMS_IN_EIGEN, Rule.SUMS, lambda target: target.runs_eigen),
-    (table.INACCURATE, Rule.INACCURATE, lambda _: True),
+    (table.SUMS_IN_EIGEN, Code.SUMS, lambda target: target.runs_eigen),
+    (table.INACCURATE, Code.INACCURATE, lambda _: True),
 )
 
 

@@ -15,7 +15,7 @@ from amp_tf.painting import eligibility
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.decisions import Decision, Verdict
 from amp_tf.painting.masks import indices, mask_of, units_of
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 
 
 def judge_outer_products(canvas: Canvas) -> Canvas:
@@ -68,19 +68,19 @@ def drop_allow_without_kernel(canvas: Canvas) -> Canvas:
         allow2 = AvgPool3D(allow1) ksize=[1] strides=[1] padding='SAME'  f16 → float32
     """
     view = canvas.view
-    reasons: dict[Unit, Rule] = {}
+    reasons: dict[Unit, Code] = {}
     lacking = canvas.on_allow & canvas.processable & canvas.is_float32 & ~canvas.convertible
     for unit in indices(lacking):
         node = view.unit_nodes[unit]
-        reason = Rule.NO_KERNEL if canvas.type_allowed[unit] else Rule.TYPE_NOT_ALLOWED
+        reason = Code.NO_KERNEL if canvas.type_allowed[unit] else Code.TYPE_NOT_ALLOWED
         if view.ops[node] in canvas.target.without_kernel:
-            reason = Rule.NO_FUSED_KERNEL
+            reason = Code.NO_FUSED_KERNEL
         units = view.units(node)
         is_result = unit - view.base[node] in view.signatures[node].outputs[:1]
         has_other_types = view.slot(node, unit).is_fixed and canvas.convertible[units].any()
         if is_result and not has_other_types:
             reasons.update(dict.fromkeys(units, reason))
-        elif reason is Rule.NO_KERNEL:
+        elif reason is Code.NO_KERNEL:
             reasons[unit] = reason
     if not reasons:
         return canvas
@@ -105,25 +105,25 @@ def place_forced(canvas: Canvas) -> Canvas:
     if canvas.target.lists.force_all:
         for node, signature in enumerate(view.signatures):
             if eligibility.can_be_forced(signature):
-                forced.setdefault(node, Rule.FORCED_BY_LEVEL)
-    units_by: dict[Rule, list[Unit]] = {}
+                forced.setdefault(node, Code.FORCED_BY_LEVEL)
+    units_by: dict[Code, list[Unit]] = {}
     named: list[Unit] = []
     f16 = canvas.target.precision.data_type
-    for node, rule in forced.items():
+    for node, code in forced.items():
         # Difference "force-all-casts": a cast to or from 16 bit is a border between precisions,
         # ours among them. TensorFlow converts its float32 side under UNSAFE_FORCE_ALL, and would
         # change the graph at each rewrite.
         units = view.units(node)
         if view.ops[node] in table.CASTS and any(view.dtypes[unit] == f16 for unit in units):
             continue
-        units_by.setdefault(rule, []).extend(unit for unit in units if canvas.convertible[unit])
-        if rule is not Rule.FORCED_BY_LEVEL:
+        units_by.setdefault(code, []).extend(unit for unit in units if canvas.convertible[unit])
+        if code is not Code.FORCED_BY_LEVEL:
             named += units
     if named:
         by_name = mask_of(named, view.unit_count)
         on_allow = canvas.on_allow | (by_name & canvas.convertible)
         canvas = canvas.relisted(by_name).having(on_allow=on_allow)
-    return canvas.after(*(Decision(Verdict.ALLOW, units, rule) for rule, units in units_by.items()))
+    return canvas.after(*(Decision(Verdict.ALLOW, units, code) for code, units in units_by.items()))
 
 
 def paint_allow_list(canvas: Canvas) -> Canvas:
@@ -137,4 +137,4 @@ def paint_allow_list(canvas: Canvas) -> Canvas:
         allow2 = MatMul(infer1, x)  f16
     """
     products = indices(canvas.on_allow & canvas.processable)
-    return canvas.after(Decision(Verdict.ALLOW, products, Rule.ALLOW_LIST))
+    return canvas.after(Decision(Verdict.ALLOW, products, Code.ALLOW_LIST))

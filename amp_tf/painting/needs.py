@@ -33,11 +33,11 @@ import numpy as np
 from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Node
 from amp_tf.oplists import table
-from amp_tf.painting.accuracy import NOTHING_KEPT, CommonRounding, Kept, NodeDecision
+from amp_tf.painting.accuracy import NOTHING_KEPT, Kept, NodeDecision
 from amp_tf.painting.decisions import Verdict
 from amp_tf.painting.masks import Direction, NodeMask, indices, mask_of, reach
 from amp_tf.painting.origins import find_biases
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 from amp_tf.painting.value_graph import ValueGraph, casts_of
 
 
@@ -46,20 +46,33 @@ class Need:
     """A row of the table.
 
     Attributes:
-        asked_by: the ops that ask it of what they read.
-        position: at which input they ask; ``None`` for all, and then they stay in float32
-            themselves.
-        through: the ops of the infer list that pass it on to what they read; ``None`` for all.
-            Nodes that only move values always do. ``LINEAR - TOTALS`` ends it at sums and means, in
-            which roundings of either sign cancel.
-        among: finds the nodes that ask; ``None`` where all nodes of the ops do.
+        asked_by: the ops that ask it of what they read, and stay in float32 themselves.
+        among: finds those of their nodes that ask; ``None`` where all do.
+        position: at which input they ask; ``None`` for all.
+        through: the ops that pass it on to what they read; ``None`` for all that the lists may
+            convert. Nodes that only move values always do. ``LINEAR - TOTALS`` ends it at sums and
+            means, in which roundings of either sign cancel.
+        if_listed: those of ``through`` that pass it on only where the lists may convert them.
+        products: the products that are needed, too.
+        staying: finds nodes that stay in float32, and ask nothing.
     """
 
-    reason: Rule
-    asked_by: frozenset[str]
+    reason: Code
+    asked_by: frozenset[str] = frozenset()
+    among: Callable[[ValueGraph], NodeMask] | None = None
     position: int | None = None
     through: frozenset[str] | None = None
-    among: Callable[[ValueGraph], NodeMask] | None = None
+    if_listed: frozenset[str] = frozenset()
+    products: frozenset[str] = frozenset()
+    staying: Callable[[ValueGraph], NodeMask] | None = None
+
+
+def _other_than_casts_to_floats(values: ValueGraph) -> NodeMask:
+    """Returns all nodes but Casts to what are no whole numbers."""
+    found = np.ones_like(values.users)
+    for node, _, result in casts_of(values.view):
+        found[node] = values.view.dtypes[result] in datatypes.INTEGERS
+    return found
 
 
 def _readers_of_sizes(values: ValueGraph) -> NodeMask:
@@ -93,34 +106,110 @@ def _readers_of_biased_values(values: ValueGraph) -> NodeMask:
     return used & values.readers_of(values.downstream(biased, through=linear))
 
 
-#: Nodes that no product uses ask for float32 themselves; no op asks.
-RESULTS = Need(Rule.AFTER_PRODUCTS, frozenset())
-#: A difference passes its need through bounded functions, but for the activations of layers.
-DIFFERENCES = Need(
-    Rule.NEEDED, table.SUBTRACTING, through=table.LINEAR - table.TOTALS | table.BOUNDED_FUNCTIONS
-)
+def _without_products(values: ValueGraph) -> NodeMask:
+    """Returns what no product uses, but for what is computed together with the product before."""
+    storing = values.of_ops(table.STORING)
+    used = values.users | values.upstream(values.users, through=~storing)
+    follows = (values.moving & (values.count_inputs() == 1)) | values.of_ops(table.FOLLOWING)
+    fused = values.downstream(values.products, through=~used & follows)
+    return ~used & ~fused & ~values.of_ops(table.SUMS_IN_BFLOAT16) & values.is_open
+
+
+def _stored_maxima(values: ValueGraph) -> NodeMask:
+    """Returns maxima that a loop or a branch keeps for its gradient, with what keeps and moves them
+    and their operands.
+
+    There the gradient, which compares the two, is in another part of the graph, and reads them from
+    a list or an optional; an operand from outside it may read by a way of its own.
+    """
+    keeping = values.of_ops(table.KEEPING)
+    if not keeping.any():
+        return keeping
+    moves = values.is_open & values.of_ops(table.UNCHANGED)
+    kept = keeping | values.upstream(keeping, through=moves)
+    maxima = values.of_ops(table.MAXIMA) & values.sources_of(kept)
+    operands = values.sources_of(maxima) | values.upstream(maxima, through=moves)
+    # A gradient reads them to select, along edges that the value graph leaves out.
+    edges = values.view.edges
+    by_gradients = values.of_ops(table.COMPARING)[edges.dst_node]
+    read = mask_of(edges.src_node[by_gradients], len(moves))
+    from_operands = values.downstream(operands, through=moves)
+    compared = (read | values.upstream(read, through=moves)) & from_operands
+    return maxima | compared | values.downstream(maxima | operands, through=kept)
+
+
+def _comparing(values: ValueGraph) -> NodeMask:
+    """Returns the subtractions that need both operands, and the additions that TensorFlow made of
+    some.
+
+    None of a single number does, nor of a value and its own mean, which share their rounding.
+    """
+    differences = values.of_ops(table.SUBTRACTING)
+    # TensorFlow makes c - x + z of z - x + c, and c - x - y + z of z - (x + y) + c.
+    single = values.view.constants[0] == 1
+    turned = differences & values.readers_of(single, position=0)
+    turned |= differences & values.readers_of(turned, position=0)
+    sums = values.of_ops(table.ADDING) & values.readers_of(turned)
+    from_numbers = values.readers_of(single) & ~values.sources_of(sums)
+    centred = mask_of((each.difference for each in values.centrings), len(sums))
+    return (differences & ~from_numbers & ~centred) | sums
+
+
+def _compared_totals(values: ValueGraph) -> NodeMask:
+    """Returns the means that are subtracted from their own values, with what moves them, what takes
+    them off, and totals of which differences are taken.
+    """
+    size = len(values.users)
+    centred = mask_of((each.difference for each in values.centrings), size)
+    means = mask_of((each.total for each in values.centrings), size)
+    means |= values.downstream(means, through=values.moving)
+    return centred | values.upstream(centred, through=means) | _totals_apart(values)
+
+
+def _totals_apart(values: ValueGraph) -> NodeMask:
+    """Returns the sums and means whose differences are taken, as of a mean square and the square of
+    a mean.
+
+    Their inputs may be 16 bit; the sums themselves stay float32: no rounding of another one is
+    beside theirs to cancel it.
+    """
+    linear = values.of_ops(table.LINEAR - table.TOTALS) & ~values.users
+    passing = values.moving | linear
+    totals = values.of_ops(table.TOTALS)
+    near = totals | values.downstream(totals, through=passing)
+    near_inputs = np.bincount(values.readers[near[values.sources]], minlength=len(near))
+    apart = values.of_ops(table.SUBTRACTING) & (near_inputs == 2)
+    return totals & values.sources_of(apart | values.upstream(apart, through=passing))
+
+
+#: What keeps a rounding's size, up to sums and means.
+_LINEAR = table.LINEAR - table.TOTALS
 #: In the order in which they say why.
 NEEDS = (
-    Need(Rule.WHOLE_NUMBERS, table.ABSOLUTE | table.CASTS),
-    Need(Rule.WHOLE_NUMBERS, table.PLACING, position=1),
-    RESULTS,
-    DIFFERENCES,
-    Need(Rule.NEEDED, table.ROOTS, through=table.LINEAR - table.TOTALS),
+    Need(Code.COMPARED, staying=_stored_maxima),
+    Need(Code.WHOLE_NUMBERS, table.ABSOLUTE | table.CASTS, among=_other_than_casts_to_floats),
+    Need(Code.WHOLE_NUMBERS, table.PLACING, position=1),
+    Need(Code.AFTER_PRODUCTS, staying=_without_products),
+    Need(
+        Code.NEEDED,
+        table.SUBTRACTING | table.ADDING,
+        among=_comparing,
+        through=_LINEAR | table.BOUNDED_FUNCTIONS,
+        if_listed=_LINEAR,
+        products=table.FILTERING,
+        staying=_compared_totals,
+    ),
+    Need(Code.NEEDED, table.ROOTS, through=_LINEAR),
     # Squares have one sign, and geometry sums few: their roundings do not cancel.
     Need(
-        Rule.NEEDED,
+        Code.NEEDED,
         table.SUBTRACTING,
-        through=table.LINEAR - table.AVERAGING | table.ROOTS | table.BOUNDED_FUNCTIONS,
         among=_readers_of_sizes,
+        through=table.LINEAR - table.AVERAGING | table.ROOTS | table.BOUNDED_FUNCTIONS,
     ),
     # A common part of the values, which a bias may be, is gone in the result, its rounding not.
-    Need(
-        Rule.NEEDED,
-        table.SOFTMAXES,
-        through=table.LINEAR - table.TOTALS,
-        among=_readers_of_biased_values,
-    ),
-    Need(Rule.NEEDED, table.LOGARITHMS | table.DECOMPOSING | table.LONG_PRODUCTS),
+    Need(Code.NEEDED, table.SOFTMAXES, among=_readers_of_biased_values, through=_LINEAR),
+    Need(Code.NEEDED, table.LOGARITHMS | table.DECOMPOSING | table.LONG_PRODUCTS),
 )
 
 
@@ -193,47 +282,40 @@ def keep_needed(values: ValueGraph) -> Kept:
     """
     ops, _ = values.view.numbered_ops
     parts = []
-    if not table.KEEPING.isdisjoint(ops):
-        parts.append(Kept.of((_stored_maxima(values), Rule.COMPARED)))
     for need in NEEDS:
-        if need is RESULTS:
-            parts.append(Kept.of((_without_products(values), need.reason)))
-        elif not need.asked_by.isdisjoint(ops):
+        if not (need.asked_by and need.asked_by.isdisjoint(ops)):
             parts.append(_follow(need, values))
     return Kept.joined(parts)
 
 
-def _without_products(values: ValueGraph) -> NodeMask:
-    """Returns what no product uses, but for what is computed together with the product before."""
-    storing = values.of_ops(table.STORING)
-    used = values.users | values.upstream(values.users, through=~storing)
-    follows = (values.moving & (values.count_inputs() == 1)) | values.of_ops(table.FOLLOWING)
-    fused = values.downstream(values.products, through=~used & follows)
-    return ~used & ~fused & ~values.of_ops(table.SUMS_IN_BFLOAT16) & values.is_open
-
-
 def _follow(need: Need, values: ValueGraph) -> Kept:
     """Returns what one row of :data:`NEEDS` keeps."""
-    asking, staying, common = _asked_by(need, values)
-    passing = values.is_open
-    if need.through is not None:
-        passing = values.moving | (values.of_ops(need.through) & ~values.users)
-        if need is DIFFERENCES:
-            passing &= values.is_open | values.of_ops(table.BOUNDED_FUNCTIONS)
-        passing &= ~_activations(values)
-    causes = _requested(values, asking, need.position, passing)
-    needed = asking | mask_of(causes, len(passing))
-    kept = staying | needed
-    decisions = []
-    if need is DIFFERENCES:
-        filtering = values.products & values.of_ops(table.FILTERING)
-        filters = filtering & values.sources_of(needed)
-        causes |= _requested(values, needed, None, filters)
-        decisions.append(NodeDecision(filters, need.reason, causes, Verdict.KEEP))
-        kept |= _totals_apart(values)
-    decisions.append(NodeDecision(kept, need.reason, causes))
-    fused = values.products & values.of_ops(table.FUSED_PRODUCTS) & values.sources_of(kept)
-    return Kept(tuple(decisions), tuple(indices(fused)), common)
+    staying = need.staying(values) if need.staying else np.zeros_like(values.users)
+    if not need.asked_by:
+        return Kept.of((staying, need.reason))
+    asking = values.of_ops(need.asked_by)
+    if need.among is not None:
+        asking = asking & need.among(values)
+    causes = _requested(values, asking, need.position, _passing(need, values))
+    needed = asking | mask_of(causes, len(asking))
+    kept = needed | staying
+    products = values.products & values.sources_of(needed) & values.of_ops(need.products)
+    causes |= _requested(values, needed, None, products)
+    fused = values.products & values.sources_of(kept) & values.of_ops(table.FUSED_PRODUCTS)
+    decisions = (
+        NodeDecision(products, need.reason, causes, Verdict.KEEP),
+        NodeDecision(kept, need.reason, causes),
+    )
+    return Kept(decisions, tuple(indices(fused)))
+
+
+def _passing(need: Need, values: ValueGraph) -> NodeMask:
+    """Returns the nodes that pass a need on to what they read."""
+    if need.through is None:
+        return values.is_open
+    passing = values.of_ops(need.through) & ~values.users
+    passing &= values.is_open | ~values.of_ops(need.if_listed)
+    return (values.moving | passing) & ~_activations(values)
 
 
 def _activations(values: ValueGraph) -> NodeMask:
@@ -257,110 +339,6 @@ def _requested(
     first = mask_of(causes, len(through))
     farther = reach(values.links, indices(first), through & ~first, Direction.BACKWARD)
     return causes | farther
-
-
-#: The nodes that ask, the nodes that stay in float32 whether or not they pass a need on, and the
-#: products that share a rounding with a value.
-_Asked = tuple[NodeMask, NodeMask, tuple[CommonRounding, ...]]
-
-
-def _asked_by(need: Need, values: ValueGraph) -> _Asked:
-    asking = values.of_ops(need.asked_by).copy()
-    if need.among is not None:
-        asking &= need.among(values)
-    if need.asked_by >= table.CASTS:  # to integers
-        for node, _, result in casts_of(values.view):
-            asking[node] = values.view.dtypes[result] in datatypes.INTEGERS
-    if need is DIFFERENCES:
-        return _asked_by_differences(values, asking)
-    return asking, asking if need.position is None else np.zeros_like(asking), ()
-
-
-def _asked_by_differences(values: ValueGraph, asking: NodeMask) -> _Asked:
-    """Lets subtractions ask for both operands, unless one is a single number.
-
-    A value and its own mean, or weighted mean, share their rounding: there the mean alone is
-    needed, with what moves it.
-    """
-    differences = values.of_ops(table.SUBTRACTING)
-    centred, means, common = _centred(values, differences)
-    # TensorFlow makes c - x + z of z - x + c, and c - x - y + z of z - (x + y) + c.
-    single = values.view.constants[0] == 1
-    turned = differences & values.readers_of(single, position=0)
-    turned |= differences & values.readers_of(turned, position=0)
-    sums = values.of_ops(table.ADDING) & values.readers_of(turned)
-    from_numbers = values.readers_of(single) & ~values.sources_of(sums)
-    asking = (asking & ~(differences & (from_numbers | centred))) | sums
-    means |= values.downstream(means, through=values.moving)
-    staying = asking | centred | values.upstream(centred, through=means)
-    return asking, staying, common
-
-
-def _centred(
-    values: ValueGraph, differences: NodeMask
-) -> tuple[NodeMask, NodeMask, tuple[CommonRounding, ...]]:
-    """Returns the differences between a value and its own mean, and these means; and the products
-    by which values enter weighted means of their own.
-    """
-    totals = values.of_ops(table.TOTALS)
-    means = totals | values.downstream(totals, through=values.moving)
-    scaling = values.of_ops(table.SCALING)
-    makers = values.makers()
-    centred = np.zeros_like(totals)
-    own = np.zeros_like(totals)
-    common: list[CommonRounding] = []
-    for node in indices(differences & values.readers_of(means)):
-        ends = set(makers[values.sources_at(node)].tolist())
-        for end in ends:
-            if not totals[end]:
-                continue
-            terms = set(makers[values.sources_at(end)].tolist())
-            is_own = not ends.isdisjoint(terms)
-            for product in (term for term in terms if scaling[term]):
-                shared = ends.intersection(makers[values.sources_at(product)].tolist())
-                common += (CommonRounding(product, value) for value in shared)
-                is_own |= bool(shared)
-            if is_own:
-                centred[node] = True
-                own[end] = True
-    return centred, own, tuple(common)
-
-
-def _totals_apart(values: ValueGraph) -> NodeMask:
-    """Returns the sums and means whose differences are taken, as of a mean square and the square of
-    a mean.
-
-    Their inputs may be 16 bit; the sums themselves stay float32: no rounding of another one is
-    beside theirs to cancel it.
-    """
-    linear = values.of_ops(table.LINEAR - table.TOTALS) & ~values.users
-    passing = values.moving | linear
-    totals = values.of_ops(table.TOTALS)
-    near = totals | values.downstream(totals, through=passing)
-    near_inputs = np.bincount(values.readers[near[values.sources]], minlength=len(near))
-    apart = values.of_ops(table.SUBTRACTING) & (near_inputs == 2)
-    return totals & values.sources_of(apart | values.upstream(apart, through=passing))
-
-
-def _stored_maxima(values: ValueGraph) -> NodeMask:
-    """Returns maxima that a loop or a branch keeps for its gradient, with what keeps and moves them
-    and their operands.
-
-    There the gradient, which compares the two, is in another part of the graph, and reads them from
-    a list or an optional; an operand from outside it may read by a way of its own.
-    """
-    moves = values.is_open & values.of_ops(table.UNCHANGED)
-    keeping = values.of_ops(table.KEEPING)
-    kept = keeping | values.upstream(keeping, through=moves)
-    maxima = values.of_ops(table.MAXIMA) & values.sources_of(kept)
-    operands = values.sources_of(maxima) | values.upstream(maxima, through=moves)
-    # A gradient reads them to select, along edges that the value graph leaves out.
-    edges = values.view.edges
-    by_gradients = values.of_ops(table.COMPARING)[edges.dst_node]
-    read = mask_of(edges.src_node[by_gradients], len(moves))
-    from_operands = values.downstream(operands, through=moves)
-    compared = (read | values.upstream(read, through=moves)) & from_operands
-    return maxima | compared | values.downstream(maxima | operands, through=kept)
 
 
 def keep_decomposed(values: ValueGraph) -> Kept:
@@ -410,8 +388,8 @@ def keep_decomposed(values: ValueGraph) -> Kept:
     computed = between | mask_of(of_factors, size)
     return Kept(
         (
-            NodeDecision(computed, Rule.DECOMPOSED, causes),
-            NodeDecision(multiplying | nearest, Rule.DECOMPOSED, causes, Verdict.KEEP),
+            NodeDecision(computed, Code.DECOMPOSED, causes),
+            NodeDecision(multiplying | nearest, Code.DECOMPOSED, causes, Verdict.KEEP),
         )
     )
 

@@ -37,7 +37,7 @@ from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.painting.accuracy import Kept
 from amp_tf.painting.masks import Direction, EdgeMask, NodeMask, mask_of
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 from amp_tf.painting.value_graph import ValueGraph, casts_of
 
 GREAT = 16.0  #: constants of this size are no longer small beside activations
@@ -89,7 +89,7 @@ def keep_origins(values: ValueGraph) -> Kept:
     moving = values.moving & exact
     joined &= ~moving & ~values.users
     joined |= values.upstream(joined, through=moving)
-    return Kept.of((running, Rule.RUNNING_SUM), (joined, Rule.JOINED))
+    return Kept.of((running, Code.RUNNING_SUM), (joined, Code.JOINED))
 
 
 def _running_sums(values: ValueGraph) -> NodeMask:

@@ -18,7 +18,7 @@ from amp_tf.painting.accuracy import NOTHING_KEPT, Kept
 from amp_tf.painting.canvas import Canvas, Marks
 from amp_tf.painting.eligibility import NO_OBSTACLES, Obstacles
 from amp_tf.painting.masks import UnitMask, indices, mask_of, nodes_of, units_of
-from amp_tf.painting.reasons import IMPOSSIBLE, Balance, Reason, Rule
+from amp_tf.painting.reasons import IMPOSSIBLE, Balance, Code, Reason
 from amp_tf.precision import Precision
 
 #: The detail of a converted product that a float32 kernel computes.
@@ -39,7 +39,7 @@ class Painting:
         converted: the units that become 16 bit, in order.
         rounded: ops that float32 kernels compute where they become 16 bit, between roundings to it.
         to_split: fused products of whose bias or activation float32 is asked.
-        why_nothing: where nothing is converted, the rule that explains it, with more words as
+        why_nothing: where nothing is converted, the reason that explains it, with more words as
             detail; else ``None``.
     """
 
@@ -50,7 +50,7 @@ class Painting:
     obstacles: Obstacles = NO_OBSTACLES
     rounded: frozenset[str] = frozenset()
     to_split: Sequence[Node] = ()
-    why_nothing: Rule | None = None
+    why_nothing: Code | None = None
     detail: str = ""
 
     @classmethod
@@ -58,7 +58,7 @@ class Painting:
         """Returns the painting of a graph of which nothing can be converted on this machine."""
         blank: dict[str, Any] = dict.fromkeys(_MARKS, np.zeros(view.unit_count, np.bool_))
         marks = Marks(**(blank | Marks.blank(view.unit_count)))
-        return cls(view, None, [], marks, why_nothing=Rule.NO_TARGET, detail=why)
+        return cls(view, None, [], marks, why_nothing=Code.NO_TARGET, detail=why)
 
     @classmethod
     def of(cls, canvas: Canvas, kept: Kept = NOTHING_KEPT) -> Painting:
@@ -85,19 +85,19 @@ class Painting:
         """Returns the units that stay in float32 although nothing forbids to touch their node."""
         may: UnitMask = np.asarray(self.view.dtypes) == datatypes.FLOAT
         may &= self.precision is not None
-        for node in self.obstacles.rule_of:
+        for node in self.obstacles.code_of:
             may[self.view.units(node)] = False
         may[self.converted] = False
         return may
 
-    def also(self, units: Sequence[Unit], rule: Rule) -> Painting:
+    def also(self, units: Sequence[Unit], code: Code) -> Painting:
         """Returns the painting with more units that become 16 bit."""
         if not units:
             return self
         allow = self._marks.allow | mask_of(units, self.view.unit_count)
-        numbers = self._marks.rule.copy()
-        numbers[units] = rule
-        marks = dataclasses.replace(self._marks, allow=allow, rule=numbers)
+        numbers = self._marks.code.copy()
+        numbers[units] = code
+        marks = dataclasses.replace(self._marks, allow=allow, code=numbers)
         converted = compact(sorted({*self.converted, *units}))
         return dataclasses.replace(self, converted=converted, why_nothing=None, _marks=marks)
 
@@ -123,37 +123,37 @@ class Painting:
         """Returns the nodes of which at least one type becomes 16 bit, in order."""
         return indices(nodes_of(self.view, mask_of(self.converted, self.view.unit_count)))
 
-    def count(self, rule: Rule) -> int:
-        """Returns how many nodes a rule left its mark on."""
-        return int(nodes_of(self.view, self._marks.rule == rule).sum())
+    def count(self, code: Code) -> int:
+        """Returns how many nodes have a reason."""
+        return int(nodes_of(self.view, self._marks.code == code).sum())
 
     def reason(self, node: Node) -> Reason:
-        """Returns why a node has its precision: the rule for the type of its result, or else for
+        """Returns why a node has its precision: the reason for the type of its result, or else for
         its first float32 type.
         """
         marks = self._marks
-        if self.why_nothing is Rule.NO_TARGET:
-            return Reason(Rule.NO_TARGET, detail=self.detail)
+        if self.why_nothing is Code.NO_TARGET:
+            return Reason(Code.NO_TARGET, detail=self.detail)
         units = [unit for unit in self.view.units(node) if marks.is_float32[unit]]
         if not units:
-            return Reason(Rule.NO_FLOAT32)
+            return Reason(Code.NO_FLOAT32)
         painted = [unit for unit in units if marks.allow[unit]]
-        if not painted and node in self.obstacles.rule_of:
-            return Reason(self.obstacles.rule_of[node])
+        if not painted and node in self.obstacles.code_of:
+            return Reason(self.obstacles.code_of[node])
         unit = (painted or units)[0]
-        rule = self._rule(unit, node)
+        code = self._code(unit, node)
         weighed = marks.weighed.get(unit)
-        if rule is Rule.DOES_NOT_PAY and weighed is not None:
+        if code is Code.DOES_NOT_PAY and weighed is not None:
             balance = weighed if isinstance(weighed, Balance) else None
-            return Reason(rule, detail=str(weighed), balance=balance)
+            return Reason(code, detail=str(weighed), balance=balance)
         cause = self._before[unit]
         name = "" if cause == unit else self.view.names[self.view.unit_nodes[cause]]
-        return Reason(rule, name, self._detail(rule, node))
+        return Reason(code, name, self._detail(code, node))
 
-    def _detail(self, rule: Rule, node: Node) -> str:
-        if rule.converts and self.view.ops[node] in self.rounded:
+    def _detail(self, code: Code, node: Node) -> str:
+        if code.converts and self.view.ops[node] in self.rounded:
             return AS_TENSOR_CORES
-        refused = self.obstacles.refused.get(node) if rule is Rule.NO_KERNEL else None
+        refused = self.obstacles.refused.get(node) if code is Code.NO_KERNEL else None
         return f"with {refused}" if refused else ""
 
     def trail(self, node: Node) -> list[Node]:
@@ -170,38 +170,38 @@ class Painting:
 
     @functools.cached_property
     def _before(self) -> Indices:
-        """The unit that brought each unit's precision about, or itself if its rule needs none."""
+        """The unit that brought each unit's precision about, or itself if its reason names none."""
         marks = self._marks
-        has_cause = np.isin(marks.rule, [rule for rule in Rule if "{cause}" in rule.words])
+        has_cause = np.isin(marks.code, [code for code in Code if "{cause}" in code.words])
         return np.where(has_cause, marks.cause, np.arange(len(has_cause), dtype=np.int32))
 
-    def _rule(self, unit: Unit, node: Node) -> Rule:
+    def _code(self, unit: Unit, node: Node) -> Code:
         marks = self._marks
-        if marks.rule[unit]:
-            return Rule(int(marks.rule[unit]))
+        if marks.code[unit]:
+            return Code(int(marks.code[unit]))
         lists = (marks.on_allow, marks.on_infer, marks.on_deny, marks.on_clear)
         if not any(of_list[unit] for of_list in lists) and node not in self.obstacles.forced:
-            return Rule.NOT_LISTED
+            return Code.NOT_LISTED
         if self.view.signatures[node].holds_functions:
-            return Rule.CALLS_FUNCTION
+            return Code.CALLS_FUNCTION
         if marks.on_deny[unit]:  # no pass looked at it, because nothing is on the allow list
-            return Rule.DENY_LIST
+            return Code.DENY_LIST
         if not marks.type_allowed[unit]:
-            return Rule.TYPE_NOT_ALLOWED
+            return Code.TYPE_NOT_ALLOWED
         if not marks.convertible[unit]:
-            return Rule.NO_KERNEL
-        return Rule.NOTHING_TO_CONVERT if self.why_nothing else Rule.NO_ALLOW_NEIGHBOUR
+            return Code.NO_KERNEL
+        return Code.NOTHING_TO_CONVERT if self.why_nothing else Code.NO_ALLOW_NEIGHBOUR
 
 
-def _why_nothing(canvas: Canvas) -> Rule:
+def _why_nothing(canvas: Canvas) -> Code:
     """Returns the commonest reason among the nodes that the allow list would have converted."""
     # Products that stay in float32 lost their place on the allow list.
-    lost = np.isin(canvas.rule, list(IMPOSSIBLE))
+    lost = np.isin(canvas.code, list(IMPOSSIBLE))
     lost |= units_of(canvas.view, canvas.view.mask_with(PRODUCTS))
-    obstacles = canvas.subject.obstacles.rule_of
-    blocked = collections.Counter[Rule]()
+    obstacles = canvas.subject.obstacles.code_of
+    blocked = collections.Counter[Code]()
     for unit in indices((canvas.on_allow | lost) & canvas.is_float32):
-        number = obstacles.get(canvas.view.unit_nodes[unit]) or int(canvas.rule[unit])
-        if number and not Rule(number).converts:
-            blocked[Rule(number)] += 1
-    return blocked.most_common(1)[0][0] if blocked else Rule.NOTHING_TO_CONVERT
+        number = obstacles.get(canvas.view.unit_nodes[unit]) or int(canvas.code[unit])
+        if number and not Code(number).converts:
+            blocked[Code(number)] += 1
+    return blocked.most_common(1)[0][0] if blocked else Code.NOTHING_TO_CONVERT

@@ -38,7 +38,7 @@ from amp_tf.painting.accuracy import Kept
 from amp_tf.painting.canvas import Canvas, Subject
 from amp_tf.painting.eligibility import Obstacles
 from amp_tf.painting.outcome import Painting
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 from amp_tf.painting.value_graph import ValueGraph
 
 
@@ -91,9 +91,9 @@ class Change:
         if not self.nodes:
             return obstacles
         left = {
-            node: rule for node, rule in obstacles.rule_of.items() if names[node] not in self.nodes
+            node: code for node, code in obstacles.code_of.items() if names[node] not in self.nodes
         }
-        return dataclasses.replace(obstacles, rule_of=left)
+        return dataclasses.replace(obstacles, code_of=left)
 
 
 NO_CHANGE = Change()
@@ -135,7 +135,7 @@ def paint(
     values = ValueGraph.of(held)
     kept = Kept.joined(rule(values) for rule in rules(KEEPING))
     painted = run(PASSES, held.after(*kept.on_units(held)))
-    settled = run(SETTLING, painted.having(values=values, common=kept.common))
+    settled = run(SETTLING, painted.having(values=values))
     return Painting.of(settled, kept)
 
 
@@ -183,7 +183,7 @@ class Row:
     apply: Callable[..., Any]
     when: Callable[[Resolution], bool] = lambda resolution: True
     difference: str = ""
-    reasons: tuple[Rule, ...] = ()
+    reasons: tuple[Code, ...] = ()
 
 
 _chooses = operator.attrgetter("uses_cost_model")  #: where amp_tf chooses the precision
@@ -196,7 +196,7 @@ LISTING = (
         "kernels",
         kernels.take_inexact_off_lists,
         difference="inexact-kernel",
-        reasons=(Rule.SUMS, Rule.INACCURATE),
+        reasons=(Code.SUMS, Code.INACCURATE),
     ),
     Row("kernels", kernels.take_bounded_off_deny, difference="inexact-kernel"),
     Row("forced nodes", listing.place_forced),
@@ -204,19 +204,19 @@ LISTING = (
     Row("1 allow list", listing.paint_allow_list),
 )
 #: Rules about range: the products that 16 bit cannot hold.
-HOLDING = (Row("range", ranges.keep_in_range, _unless_forced, "range", (Rule.BEYOND_RANGE,)),)
+HOLDING = (Row("range", ranges.keep_in_range, _unless_forced, "range", (Code.BEYOND_RANGE,)),)
 #: Rules of accuracy: nodes that stay in float32.
 KEEPING = (
-    Row("range", ranges.keep_squares_and_quotients, _unless_forced, "range", (Rule.LEAVES_RANGE,)),
+    Row("range", ranges.keep_squares_and_quotients, _unless_forced, "range", (Code.LEAVES_RANGE,)),
     Row(
         "needs",
         needs.keep_needed,
         _unless_forced,
         "need",
-        (Rule.COMPARED, *(need.reason for need in needs.NEEDS)),
+        tuple(need.reason for need in needs.NEEDS),
     ),
-    Row("decompositions", needs.keep_decomposed, _unless_forced, "need", (Rule.DECOMPOSED,)),
-    Row("origins", origins.keep_origins, _unless_forced, "origin", (Rule.RUNNING_SUM, Rule.JOINED)),
+    Row("decompositions", needs.keep_decomposed, _unless_forced, "need", (Code.DECOMPOSED,)),
+    Row("origins", origins.keep_origins, _unless_forced, "origin", (Code.RUNNING_SUM, Code.JOINED)),
 )
 #: TensorFlow's passes.
 PASSES = (
@@ -236,13 +236,13 @@ SETTLING = (
         "values passed through",
         placing.leave_carried_values,
         difference="passed-through",
-        reasons=(Rule.CARRIED,),
+        reasons=(Code.CARRIED,),
     ),
     Row("looked-up rows", placing.leave_picked_values, difference="looked-up-rows"),
-    Row("shared types", ties.match_bias_gradients, difference="tied-types", reasons=(Rule.SUMS,)),
-    Row("shared types", ties.match_maxima, difference="tied-types", reasons=(Rule.COMPARED,)),
+    Row("shared types", ties.match_bias_gradients, difference="tied-types", reasons=(Code.SUMS,)),
+    Row("shared types", ties.match_maxima, difference="tied-types", reasons=(Code.COMPARED,)),
     Row("shared types", ties.match_loop_entries, difference="tied-types"),
-    Row("shared types", ties.match_weighted_means, difference="tied-types"),
+    Row("shared types", ties.match_weighted_means, _unless_forced, "tied-types"),
     Row("shared types", ties.match_fused_products, difference="tied-types"),
     Row("8 existing casts to float32", placing.retarget_casts),
     Row("existing casts to 16 bit", placing.absorb_casts, _chooses),

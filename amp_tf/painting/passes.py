@@ -15,7 +15,7 @@ from amp_tf.oplists import table
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.decisions import Decision, Verdict, spread
 from amp_tf.painting.masks import Direction, UnitMask, indices, mask_of, units_of
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 
 
 def spread_deny(canvas: Canvas) -> Canvas:
@@ -39,10 +39,10 @@ def spread_deny(canvas: Canvas) -> Canvas:
     sinks = canvas.on_deny | canvas.on_infer
     before_sinks = canvas.reach(indices(sinks), canvas.on_clear, Direction.BACKWARD)
     roots = indices(canvas.on_deny & ~canvas.deny)
-    canvas = canvas.after(Decision(Verdict.DENY, roots, Rule.DENY_LIST))
+    canvas = canvas.after(Decision(Verdict.DENY, roots, Code.DENY_LIST))
     passable = (sinks | mask_of(before_sinks, len(sinks))) & ~canvas.deny
     reached = canvas.reach(roots, passable, Direction.FORWARD)
-    return canvas.after(spread(Verdict.DENY, reached, Rule.AFTER_DENY))
+    return canvas.after(spread(Verdict.DENY, reached, Code.AFTER_DENY))
 
 
 def paint_between_allow(canvas: Canvas) -> Canvas:
@@ -62,8 +62,8 @@ def paint_between_allow(canvas: Canvas) -> Canvas:
     # As in TensorFlow, allow-list nodes that lost their paint to a TensorList attract their
     # neighbours all the same.
     return canvas.after(
-        spread(Verdict.ALLOW, between, Rule.BETWEEN_ALLOW),
-        Decision(Verdict.ALLOW, roots, Rule.ALLOW_LIST),
+        spread(Verdict.ALLOW, between, Code.BETWEEN_ALLOW),
+        Decision(Verdict.ALLOW, roots, Code.ALLOW_LIST),
     )
 
 
@@ -85,7 +85,7 @@ def paint_after_allow(canvas: Canvas) -> Canvas:
     reads_deny = mask_of(canvas.dst[canvas.deny[canvas.src]], len(canvas.deny))
     free = canvas.on_infer & canvas.convertible & ~(canvas.deny | canvas.allow | reads_deny)
     reached = canvas.reach(indices(canvas.allow), free, Direction.FORWARD)
-    return canvas.after(spread(Verdict.ALLOW, reached, Rule.AFTER_ALLOW))
+    return canvas.after(spread(Verdict.ALLOW, reached, Code.AFTER_ALLOW))
 
 
 def spread_allow_through_clear(canvas: Canvas) -> Canvas:
@@ -103,8 +103,8 @@ def spread_allow_through_clear(canvas: Canvas) -> Canvas:
     roots = indices(canvas.allow & canvas.processable)
     reached = canvas.reach(roots, clear & ~blocked, Direction.BOTH)
     return canvas.after(
-        Decision(Verdict.NOTE, indices(blocked), Rule.REFERENCE_VARIABLE),
-        spread(Verdict.ALLOW, reached, Rule.BESIDE_ALLOW),
+        Decision(Verdict.NOTE, indices(blocked), Code.REFERENCE_VARIABLE),
+        spread(Verdict.ALLOW, reached, Code.BESIDE_ALLOW),
     )
 
 
@@ -135,10 +135,10 @@ def drop_unsupported(canvas: Canvas) -> Canvas:
         allow1 = SparseMatMul(x, x) Ta=float32 Tb=float32  f16 (Ta, Tb, float32) → f16 (Ta, Tb)
     """
     unsupported = canvas.allow & ~canvas.type_allowed
-    canvas = canvas.leaving(indices(unsupported), Rule.TYPE_NOT_ALLOWED)
+    canvas = canvas.leaving(indices(unsupported), Code.TYPE_NOT_ALLOWED)
     view = canvas.view
     if datatypes.QUANTIZED.isdisjoint(view.dtypes):
         return canvas
     is_quantized = np.isin(view.dtypes, sorted(datatypes.QUANTIZED))
     quantized = units_of(view, canvas.nodes_of(is_quantized)) & canvas.allow
-    return canvas.leaving(indices(quantized), Rule.QUANTIZED)
+    return canvas.leaving(indices(quantized), Code.QUANTIZED)

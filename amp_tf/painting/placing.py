@@ -17,7 +17,7 @@ from amp_tf.oplists import table
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.decisions import Decision, Verdict
 from amp_tf.painting.masks import indices, units_of
-from amp_tf.painting.reasons import FORCED, Rule
+from amp_tf.painting.reasons import FORCED, Code
 from amp_tf.painting.value_graph import casts_of
 
 
@@ -41,13 +41,13 @@ def leave_carried_values(canvas: Canvas) -> Canvas:
     values = canvas.values
     assert values is not None
     converted = canvas.nodes_of(canvas.allow)
-    forced = np.isin(canvas.rule, sorted(FORCED))
+    forced = np.isin(canvas.code, sorted(FORCED))
     carriers = values.of_ops(table.HANDING_ON) & canvas.nodes_of(canvas.allow & ~forced)
     behind = values.readers_of(converted & ~carriers) & carriers
     free = carriers & ~behind & ~values.downstream(behind, through=carriers)
     shared = free & values.sources_of(~converted)
     found = shared | values.upstream(shared, through=free)
-    return canvas.leaving(indices(units_of(canvas.view, found)), Rule.CARRIED)
+    return canvas.leaving(indices(units_of(canvas.view, found)), Code.CARRIED)
 
 
 def leave_picked_values(canvas: Canvas) -> Canvas:
@@ -78,7 +78,7 @@ def leave_picked_values(canvas: Canvas) -> Canvas:
         nodes = [view.unit_nodes[unit] for unit in units]
         if _is_larger(canvas, tensor, nodes) and not any(map(canvas.is_forced, units)):
             left += units
-    return canvas.leaving(left, Rule.PICKED)
+    return canvas.leaving(left, Code.PICKED)
 
 
 def _picked_alone(canvas: Canvas) -> dict[Tensor, list[Unit]]:
@@ -131,7 +131,7 @@ def retarget_casts(canvas: Canvas) -> Canvas:
         readers = canvas.links.fanouts(result)
         if readers and canvas.is_free(result) and canvas.allow[readers].all():
             following.append(result)
-    return canvas.after(Decision(Verdict.ALLOW, following, Rule.CAST_FOLLOWS))
+    return canvas.after(Decision(Verdict.ALLOW, following, Code.CAST_FOLLOWS))
 
 
 def absorb_casts(canvas: Canvas) -> Canvas:
@@ -158,4 +158,4 @@ def absorb_casts(canvas: Canvas) -> Canvas:
         is_painted = canvas.allow[values] & canvas.is_float32[values]
         if repeats and values and is_painted.all():
             repeating.append(source)
-    return canvas.after(Decision(Verdict.ALLOW, repeating, Rule.CAST_REPEATS))
+    return canvas.after(Decision(Verdict.ALLOW, repeating, Code.CAST_REPEATS))

@@ -25,7 +25,7 @@ from amp_tf.painting.accuracy import NOTHING_KEPT, Kept
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.decisions import Decision, Verdict, spread
 from amp_tf.painting.masks import Direction, NodeMask, indices
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 from amp_tf.painting.value_graph import ValueGraph
 from amp_tf.precision import Precision
 
@@ -59,7 +59,7 @@ def keep_in_range(canvas: Canvas) -> Canvas:
     reached = canvas.reach(seeds, keeping_size, Direction.FORWARD)
     products = [unit for unit in reached if canvas.on_allow[unit]]
     units = canvas.float32_units({view.unit_nodes[unit] for unit in products})
-    canvas = canvas.after(Decision(Verdict.KEEP, units, Rule.BEYOND_RANGE, reached))
+    canvas = canvas.after(Decision(Verdict.KEEP, units, Code.BEYOND_RANGE, reached))
     passable = canvas.spreading & ~canvas.deny
     passable |= canvas.units_with(table.CARRIERS) & canvas.is_float32
     passable &= ~canvas.allow  # carriers that the user forces
@@ -67,7 +67,7 @@ def keep_in_range(canvas: Canvas) -> Canvas:
     sources = canvas.float32_units([*indices(lost), *beyond, *extreme])
     sources += (unit for unit in products if canvas.deny[unit])
     users = canvas.reach(sources, passable, Direction.FORWARD)
-    return canvas.after(spread(Verdict.DENY, users, Rule.BEYOND_RANGE))
+    return canvas.after(spread(Verdict.DENY, users, Code.BEYOND_RANGE))
 
 
 def _constants_beyond_range(canvas: Canvas) -> tuple[NodeMask, NodeMask]:
@@ -100,7 +100,7 @@ def keep_squares_and_quotients(values: ValueGraph) -> Kept:
         return NOTHING_KEPT
     ranging = values.of_ops(table.RANGING) & ~_by_constants(values)
     found = ranging | values.squares | _by_reciprocals(values) | _by_gradients_of_roots(values)
-    return Kept.of((found & values.computes, Rule.LEAVES_RANGE))
+    return Kept.of((found & values.computes, Code.LEAVES_RANGE))
 
 
 def _by_constants(values: ValueGraph) -> NodeMask:

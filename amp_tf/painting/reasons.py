@@ -6,21 +6,23 @@ import dataclasses
 import enum
 
 
-class Rule(enum.IntEnum):
-    """The rule that decided: below 100 it converts a node, else leaves it in float32; reports have
-    names, not numbers.
+class Code(enum.IntEnum):
+    """The code of a reason: below 100 it converts a node, else leaves it in float32.
+
+    Reports have names, not numbers.
 
     Attributes:
-        words: the rule as a sentence about "it", the node; ``{cause}`` stands for the node that
+        words: the reason as a sentence about "it", the node; ``{cause}`` stands for the node that
             brought it about.
     """
 
     words: str
 
-    def __new__(cls, value: int, words: str = "") -> Rule:
-        rule = int.__new__(cls, value)
-        rule._value_, rule.words = value, words
-        return rule
+    def __new__(cls, value: int, words: str = "") -> Code:
+        code = int.__new__(cls, value)
+        code._value_ = value
+        code.words = words
+        return code
 
     ALLOW_LIST = 1, "its op is on the allow list"
     FORCED_BY_LEVEL = 2, "the level is UNSAFE_FORCE_ALL"
@@ -113,15 +115,17 @@ class Rule(enum.IntEnum):
 
     @property
     def converts(self) -> bool:
-        """True if the rule converts a node."""
-        return self < Rule.NO_FLOAT32
+        """True if the node is converted."""
+        return self < Code.NO_FLOAT32
 
 
-#: The rules by which a user converts nodes: no other rule takes their paint off but where 16 bit
+Rule = Code  #: the public name
+
+#: The reasons by which a user converts nodes: no rule takes their paint off but where 16 bit
 #: cannot be.
-FORCED = frozenset({Rule.FORCED_BY_LEVEL, Rule.FORCED_BY_NAME, Rule.FORCED_BY_SCOPE})
-#: The rules by which a product cannot be 16 bit.
-IMPOSSIBLE = frozenset({Rule.NO_FUSED_KERNEL, Rule.NO_KERNEL, Rule.TYPE_NOT_ALLOWED})
+FORCED = frozenset({Code.FORCED_BY_LEVEL, Code.FORCED_BY_NAME, Code.FORCED_BY_SCOPE})
+#: The reasons for which a product cannot be 16 bit.
+IMPOSSIBLE = frozenset({Code.NO_FUSED_KERNEL, Code.NO_KERNEL, Code.TYPE_NOT_ALLOWED})
 
 
 _MOST_DIGITS = 3  # of an estimate, so that two that are nearly equal can be told apart
@@ -162,17 +166,23 @@ class Reason:
     """Why a node has its precision.
 
     Attributes:
-        cause: the name of the node that brought it about, empty where the rule needs none.
+        code: what decided.
+        cause: the name of the node that brought it about, empty where none is named.
         detail: more words, empty for none.
-        balance: the two figures that :attr:`Rule.DOES_NOT_PAY` weighed, where it weighed some.
+        balance: the two figures that :attr:`Code.DOES_NOT_PAY` weighed, where it weighed some.
     """
 
-    rule: Rule
+    code: Code
     cause: str = ""
     detail: str = ""
     balance: Balance | None = None
 
+    @property
+    def rule(self) -> Code:
+        """The code, by its public name."""
+        return self.code
+
     def __str__(self) -> str:
-        words = self.rule.words if self.cause else self.rule.words.replace(": {cause}", "")
+        words = self.code.words if self.cause else self.code.words.replace(": {cause}", "")
         words = words.replace("{cause}", repr(self.cause))
         return f"{words} ({self.detail})" if self.detail else words

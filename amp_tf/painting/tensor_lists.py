@@ -21,7 +21,7 @@ from amp_tf.oplists import table
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.decisions import Decision, Verdict
 from amp_tf.painting.masks import Direction, NodeMask, UnitMask, indices, units_of
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 
 
 def find_clusters(canvas: Canvas) -> Canvas:
@@ -71,7 +71,7 @@ def find_clusters(canvas: Canvas) -> Canvas:
         links = Adjacency(src, dst, view.unit_count)
         canvas = canvas.having(src=src, dst=dst, links=links)
     canvas = canvas.having(clusters=clusters)
-    return canvas.after(Decision(Verdict.DENY, escaping, Rule.LIST_ESCAPES))
+    return canvas.after(Decision(Verdict.DENY, escaping, Code.LIST_ESCAPES))
 
 
 def _unseen(canvas: Canvas, of_lists: NodeMask) -> UnitMask:
@@ -141,12 +141,12 @@ def match_clusters(canvas: Canvas) -> Canvas:
         others = [unit for unit in units if unit not in leading]
         causes = dict.fromkeys(others, leading[0]) if leading else {}
         if denied:
-            escapes = any(canvas.rule[unit] == Rule.LIST_ESCAPES for unit in denied)
-            reason = Rule.LIST_ESCAPES if escapes else Rule.LIST_DENIED
+            escapes = any(canvas.code[unit] == Code.LIST_ESCAPES for unit in denied)
+            reason = Code.LIST_ESCAPES if escapes else Code.LIST_DENIED
             decisions.append(Decision(Verdict.LEAVE, units, reason))
             decisions.append(Decision(Verdict.DENY, others, reason, causes))
         elif allowed:
-            decisions.append(Decision(Verdict.ALLOW, others, Rule.LIST_FOLLOWS, causes))
+            decisions.append(Decision(Verdict.ALLOW, others, Code.LIST_FOLLOWS, causes))
     return canvas.after(*decisions)
 
 

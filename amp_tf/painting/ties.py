@@ -21,7 +21,7 @@ from amp_tf.graph.datatypes import Node, Unit
 from amp_tf.oplists import table
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.decisions import Decision, Verdict
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 from amp_tf.painting.remapper import beside_products
 from amp_tf.precision import Precision
 
@@ -99,8 +99,8 @@ def _matched(canvas: Canvas, links: Iterable[Sequence[Unit]]) -> Canvas:
             denied += loop
         else:
             allowed += others
-    canvas = canvas.leaving(denied, Rule.LOOP_DENIED)
-    return canvas.after(Decision(Verdict.ALLOW, allowed, Rule.LOOP_FOLLOWS))
+    canvas = canvas.leaving(denied, Code.LOOP_DENIED)
+    return canvas.after(Decision(Verdict.ALLOW, allowed, Code.LOOP_FOLLOWS))
 
 
 def match_bias_gradients(canvas: Canvas) -> Canvas:
@@ -126,10 +126,10 @@ def match_bias_gradients(canvas: Canvas) -> Canvas:
     if target.adds_in_float32:
         fused = dict(beside_products(view, canvas.nodes_of(canvas.allow)))
     sums = [node for node in view.nodes_with(table.SUMS_IN_BFLOAT16) if node not in fused]
-    return _leaving_unforced(canvas, canvas.float32_units(sums), Rule.SUMS)
+    return _leaving_unforced(canvas, canvas.float32_units(sums), Code.SUMS)
 
 
-def _leaving_unforced(canvas: Canvas, units: Iterable[Unit], reason: Rule) -> Canvas:
+def _leaving_unforced(canvas: Canvas, units: Iterable[Unit], reason: Code) -> Canvas:
     """Returns the canvas without allow paint on some units, but for what a user forced."""
     return canvas.leaving([unit for unit in units if not canvas.is_forced(unit)], reason)
 
@@ -155,7 +155,7 @@ def match_maxima(canvas: Canvas) -> Canvas:
     for node in canvas.view.nodes_with(table.COMPARING):
         rounded = _rounded_unlike(canvas, node)
         if rounded:
-            canvas = _leaving_unforced(canvas, rounded, Rule.COMPARED)
+            canvas = _leaving_unforced(canvas, rounded, Code.COMPARED)
     return canvas
 
 
@@ -243,8 +243,8 @@ def match_weighted_means(canvas: Canvas) -> Canvas:
     """Leaves the products of a value and its weights in float32 where the value is, if their mean
     is subtracted from the value.
 
-    Both then have one rounding (:mod:`amp_tf.painting.needs`). The gradient of a softmax that is
-    sure of one class was 2^-9 in place of 0.
+    Both then have one rounding (:class:`amp_tf.painting.value_graph.Centring`). The gradient of a
+    softmax that is sure of one class was 2^-9 in place of 0.
 
     Difference "tied-types": TensorFlow rounds either.
 
@@ -257,10 +257,12 @@ def match_weighted_means(canvas: Canvas) -> Canvas:
         scaled = Mul(centred, allow1)               f16
         allow2 = MatMul(scaled, x)                  f16
     """
+    assert canvas.values is not None
     view = canvas.view
-    for product, value in canvas.common:
-        if not canvas.allow[view.units(value)].any():
-            canvas = _leaving_unforced(canvas, view.units(product), Rule.NEEDED)
+    for centring in canvas.values.centrings:
+        for product, value in centring.weighted:
+            if not canvas.allow[view.units(value)].any():
+                canvas = _leaving_unforced(canvas, view.units(product), Code.NEEDED)
     return canvas
 
 
@@ -282,4 +284,4 @@ def match_fused_products(canvas: Canvas) -> Canvas:
         free = [unit for unit in units if not view.slot(node, unit).is_fixed]
         if not canvas.allow[free].all():
             left += free
-    return canvas.leaving(left, Rule.TYPE_NOT_ALLOWED)
+    return canvas.leaving(left, Code.TYPE_NOT_ALLOWED)

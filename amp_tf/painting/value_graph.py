@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.datatypes import Indices, Node, Unit
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.view import Adjacency, GraphView
-from amp_tf.oplists.table import CASTS, MASKED, SQUARES
+from amp_tf.oplists.table import CASTS, MASKED, SCALING, SQUARES, SUBTRACTING, TOTALS
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.masks import (
     Direction,
@@ -36,6 +36,21 @@ from amp_tf.precision import Precision
 
 _DOUBLINGS = 6  #: a value is followed through 64 nodes that move it
 _CARRYING = [of + reference for of in datatypes.CARRYING for reference in (0, datatypes.LAST_BASE)]
+
+
+class Centring(NamedTuple):
+    """A difference between a value and its own mean, which both have the value's rounding.
+
+    Attributes:
+        difference: the node that subtracts.
+        total: the sum or mean.
+        weighted: the products of the value and its weights, each with the value; none where the
+            mean is plain.
+    """
+
+    difference: Node
+    total: Node
+    weighted: Sequence[tuple[Node, Node]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -108,6 +123,39 @@ class ValueGraph:
         return found | mask_of(first.dst_node[is_same], len(found))
 
     @functools.cached_property
+    def centrings(self) -> Sequence[Centring]:
+        """The differences between a value and its own mean, plain or weighted."""
+        totals = self.of_ops(TOTALS)
+        means = totals | self.downstream(totals, through=self.moving)
+        scaling = self.of_ops(SCALING)
+        makers = self._makers()
+        found = []
+        for node in indices(self.of_ops(SUBTRACTING) & self.readers_of(means)):
+            ends = set(makers[self.sources_at(node)].tolist())
+            for total in ends:
+                if not totals[total]:
+                    continue
+                terms = set(makers[self.sources_at(total)].tolist())
+                weighted: list[tuple[Node, Node]] = []
+                for product in (term for term in terms if scaling[term]):
+                    shared = ends.intersection(makers[self.sources_at(product)].tolist())
+                    weighted += ((product, value) for value in shared)
+                if weighted or not ends.isdisjoint(terms):
+                    found.append(Centring(node, total, weighted))
+        return found
+
+    def _makers(self) -> Indices:
+        """Returns for each node the one that made its value: itself, unless it moves one value that
+        another node made.
+        """
+        makers = np.arange(self.view.node_count, dtype=np.int32)
+        moved = (self.moving & (self.count_inputs() == 1))[self.readers]
+        makers[self.readers[moved]] = self.sources[moved]
+        for _ in range(_DOUBLINGS):
+            makers = makers[makers]
+        return makers
+
+    @functools.cached_property
     def links(self) -> Adjacency:
         """The adjacency of nodes."""
         return Adjacency(self.sources, self.readers, self.view.node_count)
@@ -171,17 +219,6 @@ class ValueGraph:
         if position is not None:
             edges &= self.positions == position
         return mask_of(self.readers[edges], self.view.node_count)
-
-    def makers(self) -> Indices:
-        """Returns for each node the one that made its value: itself, unless it moves one value that
-        another node made.
-        """
-        makers = np.arange(self.view.node_count, dtype=np.int32)
-        moved = (self.moving & (self.count_inputs() == 1))[self.readers]
-        makers[self.readers[moved]] = self.sources[moved]
-        for _ in range(_DOUBLINGS):
-            makers = makers[makers]
-        return makers
 
     def heaviest_paths(
         self, through: NodeMask, weights: npt.NDArray[np.int64]

@@ -24,7 +24,7 @@ from typing import Any
 
 from amp_tf.errors import ConfigError
 from amp_tf.graph.names import closest_layers, matcher
-from amp_tf.painting.reasons import Reason, Rule
+from amp_tf.painting.reasons import Reason, Code
 from amp_tf.precision import Precision
 from amp_tf.reporting import document, files
 from amp_tf.reporting.figures import NO_PRODUCTS, GraphReport, NodeReport, Products
@@ -42,7 +42,7 @@ class Nodes(list[NodeReport]):
         *,
         op: str | None = None,
         precision: Precision | str | None = None,
-        reason: Rule | str | None = None,
+        reason: Code | str | None = None,
         function: str | None = None,
         layer: str | None = None,
     ) -> Nodes:
@@ -51,7 +51,7 @@ class Nodes(list[NodeReport]):
         Args:
             op: the op, such as ``"MatMul"``.
             precision: such as ``"bfloat16"``.
-            reason: a :class:`~amp_tf.painting.reasons.Rule` or its name, or words that the reason
+            reason: a :class:`~amp_tf.painting.reasons.Code` or its name, or words that the reason
                 holds.
             function: the function that holds the node, empty for graphs themselves.
             layer: the path of a layer, such as ``"encoder/block_3"``, for all nodes inside; each
@@ -78,14 +78,14 @@ class Nodes(list[NodeReport]):
             if wanted not in formats:
                 raise _unknown("precision", str(precision), formats)
             found = [node for node in found if node.precision.value == wanted]
-        if isinstance(reason, str) and reason not in Rule.__members__:
-            said = [*(each.words for each in Rule), *(str(node.reason) for node in whole)]
+        if isinstance(reason, str) and reason not in Code.__members__:
+            said = [*(each.words for each in Code), *(str(node.reason) for node in whole)]
             if not any(reason in words for words in said):
-                raise _unknown("reason", reason, [each.name for each in Rule])
+                raise _unknown("reason", reason, [each.name for each in Code])
             found = [node for node in found if reason in str(node.reason)]
         elif reason is not None:
-            rule = Rule[reason] if isinstance(reason, str) else reason
-            found = [node for node in found if node.reason.rule is rule]
+            rule = Code[reason] if isinstance(reason, str) else reason
+            found = [node for node in found if node.reason.code is rule]
         if function is not None:
             found = [node for node in found if node.function == function]
         if layer is not None:
@@ -167,7 +167,7 @@ class Totals:
             casts=self.casts + graph.casts,
             products=self.products.plus(graph.products),
             precisions=precisions,
-            fused=self.fused + graph.painting.count(Rule.NO_FUSED_KERNEL),
+            fused=self.fused + graph.painting.count(Code.NO_FUSED_KERNEL),
             patterns=patterns,
         )
 
@@ -234,7 +234,7 @@ class RewriteReport:
         if self.converted:
             return None
         reasons = [graph.why_nothing for graph in self.graphs if graph.why_nothing is not None]
-        informative = [reason for reason in reasons if reason.rule is not Rule.NOTHING_TO_CONVERT]
+        informative = [reason for reason in reasons if reason.code is not Code.NOTHING_TO_CONVERT]
         counted = collections.Counter(informative or reasons).most_common(1)
         return counted[0][0] if counted else None
 

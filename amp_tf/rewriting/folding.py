@@ -116,7 +116,7 @@ def _find_fused(form: Form) -> dict[Node, Sequence[Part]]:
 def kept_nodes(form: Form) -> set[Node]:
     """Returns the nodes that must stay where they are; the ends of control edges are among them."""
     waiting = control_links(form.view).ravel().tolist()
-    return {*form.obstacles.rule_of, *form.obstacles.forced, *waiting}
+    return {*form.obstacles.code_of, *form.obstacles.forced, *waiting}
 
 
 def may_change(view: GraphView, kept: set[Node], *nodes: Node) -> bool:

@@ -250,7 +250,7 @@ class Form:
         painting = paint(
             self.view,
             job.resolution,
-            dataclasses.replace(obstacles, rule_of={**obstacles.rule_of, **scales}),
+            dataclasses.replace(obstacles, code_of={**obstacles.code_of, **scales}),
             job.change,
             is_function=job.templates.is_function,
             calls_products=functools.partial(job.templates.reaches, ops=job.products),

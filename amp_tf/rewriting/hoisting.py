@@ -176,7 +176,7 @@ class _LoopSearch:
         view = form.view
         self._view = view
         self._reads = reads
-        self._kept = form.obstacles.rule_of
+        self._kept = form.obstacles.code_of
         controls = control_links(view)
         links = np.concatenate([np.stack([view.edges.src_node, view.edges.dst_node], 1), controls])
         self._controls = Adjacency(controls[:, 0], controls[:, 1], view.node_count)

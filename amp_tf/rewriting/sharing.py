@@ -97,7 +97,7 @@ def part_lists(form: Form) -> Form:
         return form
     is_wide = np.asarray(view.dtypes) == datatypes.FLOAT
     is_wide[form.painting.converted] = False
-    kept = form.obstacles.rule_of
+    kept = form.obstacles.code_of
     makers = [node for node in makers if node not in kept and is_wide[view.units(node)].any()]
     made = view.edges.at(np.isin(view.edges.src_node, makers))
     readers = list(made.rows("dst_node", "dst_position"))

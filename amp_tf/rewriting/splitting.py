@@ -140,7 +140,7 @@ def _stuck_products(form: Form) -> dict[Node, Sequence[Part]]:
         is_forced = node in form.obstacles.forced
         if form.job.chooses and not is_forced:
             continue
-        if form.obstacles.rule_of.get(node) not in (None, Rule.PRESERVED):
+        if form.obstacles.code_of.get(node) not in (None, Rule.PRESERVED):
             continue
         if op in FUSED_PRODUCTS and op not in target.without_kernel:
             continue

@@ -18,7 +18,7 @@ from amp_tf.offline.explain import explain
 from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 from amp_tf.reporting.reports import RewriteReport
 from tests.small_graphs import graph
 
@@ -140,21 +140,21 @@ def report(text: str = TEXT, **settings: Any) -> RewriteReport:
     return amp_tf.rewrite(graph(text), amp_tf.AmpConfig(**settings), hardware=BF16_CPU).report
 
 
-def rule_of(name: str, **settings: Any) -> Rule:
-    return next(node.reason.rule for node in report(**settings).nodes if node.name == name)
+def rule_of(name: str, **settings: Any) -> Code:
+    return next(node.reason.code for node in report(**settings).nodes if node.name == name)
 
 
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
-        ("allow", Rule.ALLOW_LIST),
-        ("infer", Rule.BETWEEN_ALLOW),
-        ("clear", Rule.BETWEEN_ALLOW),
-        ("deny", Rule.DENY_LIST),
+        ("allow", Code.ALLOW_LIST),
+        ("infer", Code.BETWEEN_ALLOW),
+        ("clear", Code.BETWEEN_ALLOW),
+        ("deny", Code.DENY_LIST),
     ],
 )
-def test_a_registered_op_is_on_its_list_from_then_on(name: Any, rule: Rule) -> None:
-    assert rule_of("own") is Rule.NOT_LISTED
+def test_a_registered_op_is_on_its_list_from_then_on(name: Any, rule: Code) -> None:
+    assert rule_of("own") is Code.NOT_LISTED
     amp_tf.register_op("RGBToHSV", list=name, why=WHY)
     assert rule_of("own") is rule
     for hardware in (BF16_CPU, Hardware(gpu_capabilities=((8, 0),))):
@@ -165,13 +165,13 @@ def test_a_registered_op_is_on_its_list_from_then_on(name: Any, rule: Rule) -> N
 
 def test_settings_of_the_user_win() -> None:
     amp_tf.register_op("RGBToHSV", list="infer", why=WHY)
-    assert rule_of("own", deny_add=("RGBToHSV",)) is Rule.DENY_LIST
-    assert rule_of("own", infer_remove=("RGBToHSV",)) is Rule.NOT_LISTED
+    assert rule_of("own", deny_add=("RGBToHSV",)) is Code.DENY_LIST
+    assert rule_of("own", infer_remove=("RGBToHSV",)) is Code.NOT_LISTED
     assert op_names.find_idle_removals(amp_tf.AmpConfig(infer_remove=("RGBToHSV",))) == ()
     assert op_names.find_idle_removals(amp_tf.AmpConfig(deny_remove=("RGBToHSV",))) == (
         ("deny_remove", "RGBToHSV"),
     )
-    assert rule_of("own", level="TREAT_INFER_AS_DENY") is Rule.DENY_LIST
+    assert rule_of("own", level="TREAT_INFER_AS_DENY") is Code.DENY_LIST
 
 
 def test_registering_the_same_again_does_no_harm() -> None:

@@ -20,7 +20,7 @@ from amp_tf.oplists.targets import resolve_target
 from amp_tf.painting.eligibility import find_obstacles
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.paint import paint
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 from tests.small_graphs import function, graph
 
 BF16_CPU = Hardware(cpu_has_bf16=True)
@@ -48,12 +48,12 @@ class Painted:
             for unit in self.painting.converted
         )
 
-    def why(self, name: str) -> tuple[Rule, str]:
-        """The rule that decided on a node, and the node that brought it about."""
+    def why(self, name: str) -> tuple[Code, str]:
+        """The reason that decided on a node, and the node that brought it about."""
         reason = self.painting.reason(self.painting.view.names.index(name))
-        return reason.rule, reason.cause
+        return reason.code, reason.cause
 
-    def rule(self, name: str) -> Rule:
+    def code(self, name: str) -> Code:
         return self.why(name)[0]
 
     def words(self, name: str) -> str:
@@ -92,14 +92,14 @@ GPU = {"precision": "float16", "target": "gpu"}
 both = pytest.mark.parametrize("settings", [CPU, GPU], ids=["bfloat16", "float16"])
 
 
-def check(text: str, f16: str, rules: Mapping[str, Rule], settings: Mapping[str, Any]) -> None:
+def check(text: str, f16: str, rules: Mapping[str, Code], settings: Mapping[str, Any]) -> None:
     """Which nodes become 16 bit, and the rules by which some stay; with a ``+`` before them, at
     least these become.
     """
     result = painted(text, **settings)
     found = result.f16.split()
     assert set(f16[1:].split()) <= set(found) if f16.startswith("+") else found == f16.split()
-    assert {name: result.rule(name) for name in rules} == dict(rules)
+    assert {name: result.code(name) for name in rules} == dict(rules)
 
 
 def rewritten(build, hardware=BF16_CPU, **settings):

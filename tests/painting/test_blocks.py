@@ -14,7 +14,7 @@ from tensorflow.core.framework import function_pb2
 from amp_tf.config import AmpConfig
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import PRODUCTS
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 from amp_tf.rewriting import pipeline
 from benchmarks.decisions import table, traces
 from benchmarks.decisions.figures import figures_of
@@ -44,8 +44,8 @@ def float32_products(mode, report):
     for graph in report.graphs:
         for number, op in enumerate(graph.painting.view.ops):
             if op in PRODUCTS:
-                rule = graph.painting.reason(number).rule
-                if not rule.converts and rule is not Rule.DOES_NOT_PAY:
+                rule = graph.painting.reason(number).code
+                if not rule.converts and rule is not Code.DOES_NOT_PAY:
                     yield f"{mode}: {graph.painting.view.names[number]} ({op}): {rule.name}"
 
 

@@ -15,7 +15,7 @@ from amp_tf.painting.canvas import Canvas, Subject
 from amp_tf.painting.decisions import Decision, Verdict
 from amp_tf.painting.eligibility import NO_OBSTACLES
 from amp_tf.painting.masks import Direction, nodes_of, reach, units_of
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 from tests.painting.painted import BF16_CPU
 from tests.small_graphs import graph
 
@@ -48,8 +48,8 @@ def test_the_lists_are_those_of_the_settings(canvas: Canvas) -> None:
 def test_a_decision_changes_another_canvas(canvas: Canvas) -> None:
     before = {field.name: getattr(canvas, field.name) for field in dataclasses.fields(canvas)}
     copies = {name: np.copy(value) for name, value in before.items() if hasattr(value, "dtype")}
-    verdicts = [Decision(verdict, [1], Rule.NEEDED, {1: 2}) for verdict in Verdict]
-    painted = canvas.after(Decision(Verdict.ALLOW, [1, 2], Rule.ALLOW_LIST), *verdicts)
+    verdicts = [Decision(verdict, [1], Code.NEEDED, {1: 2}) for verdict in Verdict]
+    painted = canvas.after(Decision(Verdict.ALLOW, [1, 2], Code.ALLOW_LIST), *verdicts)
     assert painted.relisted(canvas.on_allow, "clear").on_clear[1]
     for name, copy in copies.items():
         np.testing.assert_array_equal(getattr(canvas, name), copy, err_msg=name)
@@ -57,23 +57,23 @@ def test_a_decision_changes_another_canvas(canvas: Canvas) -> None:
 
 def test_the_first_reason_stays(canvas: Canvas) -> None:
     for verdict, flags in ((Verdict.ALLOW, "allow"), (Verdict.DENY, "deny")):
-        first = Decision(verdict, [2], Rule.JOINED)
-        painted = canvas.after(first, Decision(verdict, [2, 3], Rule.NEEDED, {2: 1, 3: 1}))
+        first = Decision(verdict, [2], Code.JOINED)
+        painted = canvas.after(first, Decision(verdict, [2, 3], Code.NEEDED, {2: 1, 3: 1}))
         assert getattr(painted, flags).tolist() == [False, False, True, True]
-        assert painted.rule.tolist() == [0, 0, Rule.JOINED, Rule.NEEDED]
+        assert painted.code.tolist() == [0, 0, Code.JOINED, Code.NEEDED]
         assert painted.cause.tolist() == [0, 1, 2, 1]  # a cause belongs to its reason
 
 
 def test_what_is_left_has_no_paint(canvas: Canvas) -> None:
-    painted = canvas.after(Decision(Verdict.ALLOW, [1, 2], Rule.ALLOW_LIST))
-    left = painted.leaving([2, 3], Rule.CARRIED)
+    painted = canvas.after(Decision(Verdict.ALLOW, [1, 2], Code.ALLOW_LIST))
+    left = painted.leaving([2, 3], Code.CARRIED)
     assert left.allow.tolist() == [False, True, False, False]
-    assert left.rule.tolist() == [0, Rule.ALLOW_LIST, Rule.CARRIED, 0]  # 3 had none
+    assert left.code.tolist() == [0, Code.ALLOW_LIST, Code.CARRIED, 0]  # 3 had none
 
 
 def test_only_what_the_list_painted_is_kept(canvas: Canvas) -> None:
-    keeping = Decision(Verdict.KEEP, [0, 1, 2], Rule.BEYOND_RANGE)
-    for reason, is_kept in ((Rule.ALLOW_LIST, True), (Rule.FORCED_BY_NAME, False)):
+    keeping = Decision(Verdict.KEEP, [0, 1, 2], Code.BEYOND_RANGE)
+    for reason, is_kept in ((Code.ALLOW_LIST, True), (Code.FORCED_BY_NAME, False)):
         painted = canvas.after(Decision(Verdict.ALLOW, [1], reason))
         kept = painted.after(keeping)
         assert kept.allow[1] != is_kept
@@ -82,8 +82,8 @@ def test_only_what_the_list_painted_is_kept(canvas: Canvas) -> None:
 
 
 def test_a_note_paints_nothing(canvas: Canvas) -> None:
-    noted = canvas.after(Decision(Verdict.NOTE, [3], Rule.SUMS))
-    assert noted.rule.tolist() == [0, 0, 0, Rule.SUMS]
+    noted = canvas.after(Decision(Verdict.NOTE, [3], Code.SUMS))
+    assert noted.code.tolist() == [0, 0, 0, Code.SUMS]
     assert not (noted.allow | noted.deny).any()
 
 

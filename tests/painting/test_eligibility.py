@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 from tests.painting.painted import BF16_CPU, VOLTA, painted
 
 pytestmark = pytest.mark.usefixtures("local_rules")
@@ -25,26 +25,26 @@ SHOWN = {
         CHAIN,
         {"preserve": ["allow1"]},
         "clr1 allow2 clr2",
-        {"allow1": (Rule.PRESERVED, ""), "clr1": (Rule.BESIDE_ALLOW, "allow2")},
+        {"allow1": (Code.PRESERVED, ""), "clr1": (Code.BESIDE_ALLOW, "allow2")},
     ),
     "a kept name stays and stops the paint": (
         CHAIN,
         {"keep_float32": ("^clr1$",)},
         "allow1 allow2 clr2",
-        {"clr1": (Rule.KEPT_BY_NAME, "")},
+        {"clr1": (Code.KEPT_BY_NAME, "")},
     ),
     "a pattern is searched anywhere in the name": (CHAIN, {"keep_float32": ("low",)}, "", {}),
     "a node of an op on no list is forced": (
         SIN + "\nclr1 = Relu(other1)",
         {"force_f16": ("other",)},
         "other1 clr1",
-        {"other1": (Rule.FORCED_BY_NAME, ""), "clr1": (Rule.BESIDE_ALLOW, "other1")},
+        {"other1": (Code.FORCED_BY_NAME, ""), "clr1": (Code.BESIDE_ALLOW, "other1")},
     ),
     "a node is not forced where its op cannot be": (
         CHAIN + "\nd = Polygamma(x, x)\ne = Erfinv(x)",
         {"force_f16": ("^[de]$",)},
         "allow1 clr1 allow2 clr2",
-        {"d": (Rule.TYPE_NOT_ALLOWED, ""), "e": (Rule.NO_KERNEL, "")},
+        {"d": (Code.TYPE_NOT_ALLOWED, ""), "e": (Code.NO_KERNEL, "")},
     ),
     # TensorFlow aborts the process at a constant whose value has another type.
     "a constant is not forced": (
@@ -63,25 +63,25 @@ SHOWN = {
         CHAIN,
         {"force_f16": ("allow",), "keep_float32": ("allow1",)},
         "clr1 allow2 clr2",
-        {"allow1": (Rule.KEPT_BY_NAME, ""), "allow2": (Rule.FORCED_BY_NAME, "")},
+        {"allow1": (Code.KEPT_BY_NAME, ""), "allow2": (Code.FORCED_BY_NAME, "")},
     ),
     "preserving wins over forcing": (
         CHAIN,
         {"force_f16": ("allow",), "preserve": ["allow2"]},
         "allow1 clr1",
-        {"allow2": (Rule.PRESERVED, "")},
+        {"allow2": (Code.PRESERVED, "")},
     ),
     "a scope keeps a node": (
         CHAIN.replace("Relu(allow1)", "Relu(allow1) _amp_tf_scope='float32'"),
         {},
         "allow1 allow2 clr2",
-        {"clr1": (Rule.KEPT_BY_SCOPE, "")},
+        {"clr1": (Code.KEPT_BY_SCOPE, "")},
     ),
     "a scope forces a node": (
         SIN + " _amp_tf_scope='float16'",
         {},
         "other1",
-        {"other1": (Rule.FORCED_BY_SCOPE, "")},
+        {"other1": (Code.FORCED_BY_SCOPE, "")},
     ),
     "one for another type does not": (SIN + " _amp_tf_scope='bfloat16'", {}, "", {}),
     "an argument and a result keep their types": (
@@ -90,20 +90,20 @@ SHOWN = {
         "clr2 = Relu(allow1:product:0)\nreturn y = clr2:activations:0",
         {"force_f16": ("x",)},
         "clr1 allow1 clr2",
-        {"x": (Rule.PRESERVED, ""), "f/y": (Rule.PRESERVED, "")},
+        {"x": (Code.PRESERVED, ""), "f/y": (Code.PRESERVED, "")},
     ),
     "an op that holds functions stays although it is on a list": (
         "x = Placeholder()\na = MatMul(x, x)\nw = StatelessWhile(a) T=[float32] cond=c body=b",
         {"precision": "bfloat16"},
         "a",
-        {"w": (Rule.CALLS_FUNCTION, "")},
+        {"w": (Code.CALLS_FUNCTION, "")},
     ),
     **{
         f"an op whose definition does not allow 16 bit stays, {field}": (
             "x = Placeholder()\na = Polygamma(x, x)\nb = MatMul(a, a)",
             {field: ("Polygamma",)},
             "b",
-            {"a": (Rule.TYPE_NOT_ALLOWED, "")},
+            {"a": (Code.TYPE_NOT_ALLOWED, "")},
         )
         for field in ("allow_add", "infer_add", "clear_add")
     },
@@ -111,7 +111,7 @@ SHOWN = {
         "x = Placeholder()\ndeny1 = Exp(x)\ninfer1 = Sqrt(deny1)\nallow1 = MatMul(infer1, x)",
         {"force_f16": ("deny1",), "preserve": ["deny1"]},
         "allow1",
-        {"infer1": (Rule.AFTER_DENY, "deny1")},
+        {"infer1": (Code.AFTER_DENY, "deny1")},
     ),
     "a quantized node stays": (
         "f = Placeholder()\na = MatMul(f, f)\nq = QuantizeV2(a, f, f) T=quint8",
@@ -133,9 +133,9 @@ def test_a_preserved_node_that_would_become_its_successor_is_on_the_list_of_its_
     norm = "n = FusedBatchNorm(deny1, x, x, x, x)\ninfer1 = Log(n)\nallow1 = MatMul(infer1, infer1)"
     text = f"x = Placeholder()\ndeny1 = Exp(x)\n{norm}\nallow0 = MatMul(x, x)\nclr1 = Relu(infer1)"
     assert painted(text, preserve=["n"]).f16 == "allow1 allow0"
-    assert painted(text, preserve=["n"]).rule("infer1") is Rule.NO_ALLOW_NEIGHBOUR
+    assert painted(text, preserve=["n"]).code("infer1") is Code.NO_ALLOW_NEIGHBOUR
     assert painted(text, preserve=["n"], infer_add=("FusedBatchNorm",)).why("infer1") == (
-        Rule.AFTER_DENY,
+        Code.AFTER_DENY,
         "n",
     )
 
@@ -162,7 +162,7 @@ LAYERS = """
 def test_a_layer_is_kept_by_its_path_with_its_gradient(pattern):
     result = painted(LAYERS, keep_float32=(pattern,))
     assert result.f16 == "net/block_12/first/MatMul"
-    assert result.why("net/block_1/first/Relu") == (Rule.KEPT_BY_NAME, "")
+    assert result.why("net/block_1/first/Relu") == (Code.KEPT_BY_NAME, "")
     assert result.painting.obstacles.patterns == {pattern: True}
     assert painted(LAYERS, keep_float32=("layer:block_2",)).painting.obstacles.patterns == {
         "layer:block_2": False
@@ -184,7 +184,7 @@ def test_a_product_that_tensorflow_named_after_the_sum_around_its_layer_belongs_
         "fused_ops=['BiasAdd', 'Add']"
     )
     result = painted(text, precision="bfloat16", keep_float32=(pattern,))
-    assert (result.rule("net/block/add") is Rule.KEPT_BY_NAME) == kept
+    assert (result.code("net/block/add") is Code.KEPT_BY_NAME) == kept
 
 
 def test_a_scope_for_some_layers_is_for_their_nodes_alone():
@@ -192,8 +192,8 @@ def test_a_scope_for_some_layers_is_for_their_nodes_alone():
     marked = LAYERS.replace("MatMul(x, x)", f"MatMul(x, x) _amp_tf_scope='{inner}'")
     marked = marked.replace("Relu, x)", f"Relu, x) _amp_tf_scope='{inner}'")
     result = painted(marked)
-    assert result.why("net/block_1/first/MatMul") == (Rule.KEPT_BY_SCOPE, "")
-    assert result.why("net/block_12/first/MatMul") == (Rule.ALLOW_LIST, "")
+    assert result.why("net/block_1/first/MatMul") == (Code.KEPT_BY_SCOPE, "")
+    assert result.why("net/block_12/first/MatMul") == (Code.ALLOW_LIST, "")
 
 
 def test_nodes_on_another_device_stay_and_what_follows_them_too():
@@ -210,7 +210,7 @@ def test_nodes_on_another_device_stay_and_what_follows_them_too():
         (BF16_CPU, "allow2 clr2 allow3", "allow1"),
     ):
         result = painted(text, hardware=hardware)
-        assert (result.f16, result.why(other)) == (f16, (Rule.OTHER_DEVICE, ""))
+        assert (result.f16, result.why(other)) == (f16, (Code.OTHER_DEVICE, ""))
 
 
 THREE = "x = Placeholder()\na1 = MatMul(x, x)\na2 = MatMul(x, x)\nb = MatMul(x, x)"
@@ -219,27 +219,27 @@ THREE = "x = Placeholder()\na1 = MatMul(x, x)\na2 = MatMul(x, x)\nb = MatMul(x, 
 @pytest.mark.parametrize(
     ("text", "settings", "rule"),
     [
-        ("x = Placeholder()\nr = Relu(x)", {}, Rule.NOTHING_TO_CONVERT),
-        (CHAIN, {"preserve": ["allow1", "allow2"]}, Rule.PRESERVED),
-        (CHAIN, {"keep_float32": ("allow",)}, Rule.KEPT_BY_NAME),
+        ("x = Placeholder()\nr = Relu(x)", {}, Code.NOTHING_TO_CONVERT),
+        (CHAIN, {"preserve": ["allow1", "allow2"]}, Code.PRESERVED),
+        (CHAIN, {"keep_float32": ("allow",)}, Code.KEPT_BY_NAME),
         (
             CHAIN.replace("clr1, clr1)", f"clr1, clr1) {GPU}"),
             {"preserve": ["allow1"]},
-            Rule.PRESERVED,
+            Code.PRESERVED,
         ),
-        (CHAIN.replace("x)", f"x) {GPU}").replace("clr1)", f"clr1) {GPU}"), {}, Rule.OTHER_DEVICE),
+        (CHAIN.replace("x)", f"x) {GPU}").replace("clr1)", f"clr1) {GPU}"), {}, Code.OTHER_DEVICE),
         (
             "x = Placeholder()\np = AvgPool3D(x) ksize=[1] strides=[1] padding='SAME'",
             {"infer_remove": ("AvgPool3D",), "allow_add": ("AvgPool3D",)},
-            Rule.NO_KERNEL,
+            Code.NO_KERNEL,
         ),
-        ("", {}, Rule.NOTHING_TO_CONVERT),
+        ("", {}, Code.NOTHING_TO_CONVERT),
         (
             THREE,
             {"keep_float32": ("a",), "preserve": ["b"]},
-            Rule.KEPT_BY_NAME,
+            Code.KEPT_BY_NAME,
         ),  # in the way of most nodes
-        (THREE, {"keep_float32": ("b",), "preserve": ["a1", "a2"]}, Rule.PRESERVED),
+        (THREE, {"keep_float32": ("b",), "preserve": ["a1", "a2"]}, Code.PRESERVED),
     ],
 )
 def test_where_nothing_is_converted_the_commonest_obstacle_is_the_reason(text, settings, rule):
@@ -250,7 +250,7 @@ def test_where_nothing_is_converted_the_commonest_obstacle_is_the_reason(text, s
 def test_without_a_target_every_node_says_why():
     result = painted(CHAIN, precision="auto", hardware=Hardware())
     assert result.painting.precision is None
-    assert result.painting.why_nothing is Rule.NO_TARGET
+    assert result.painting.why_nothing is Code.NO_TARGET
     assert result.words("allow1") == (
         "no device of this machine is converted "
         "(this CPU has neither avx512_bf16 nor amx_bf16 and TensorFlow sees no GPU)"

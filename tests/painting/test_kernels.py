@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import INACCURATE
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 from tests.painting.painted import BF16_CPU, painted, rewritten
 from tests.small_graphs import run
 
@@ -36,7 +36,7 @@ def dense_gradients():
 
 def test_the_bias_gradient_of_a_dense_layer_is_summed_in_float32():
     _, new, nodes = rewritten(dense_gradients)
-    assert nodes["bias_gradient"].reason.rule is Rule.SUMS
+    assert nodes["bias_gradient"].reason.code is Code.SUMS
     np.testing.assert_allclose(run(new, ["fetch"])[0], 16384)
 
 
@@ -56,7 +56,7 @@ def test_onednn_computes_the_bias_gradient_of_a_convolution_with_the_filters():
     assert rewritten(convolution_gradients)[2]["bias_gradient"].precision.is_f16
     for hardware in (PLAIN_CPU, Hardware(), dataclasses.replace(BF16_CPU, has_onednn=False)):
         nodes = rewritten(convolution_gradients, hardware)[2]
-        assert nodes["bias_gradient"].reason.rule is Rule.SUMS
+        assert nodes["bias_gradient"].reason.code is Code.SUMS
         assert nodes["filter_gradient"].precision.is_f16
 
 
@@ -69,7 +69,7 @@ def test_the_bias_gradient_of_a_convolution_is_that_of_float32():
 
 def test_it_is_summed_in_float32_where_no_filter_gradient_reads_the_same():
     old, new, nodes = rewritten(lambda: convolution_gradients(with_filter=False))
-    assert nodes["bias_gradient"].reason.rule is Rule.SUMS
+    assert nodes["bias_gradient"].reason.code is Code.SUMS
     np.testing.assert_allclose(run(new, ["fetch"])[0], run(old, ["fetch"])[0], rtol=2e-2)
 
 
@@ -91,9 +91,9 @@ def test_pools_of_large_averages_are_summed_in_float32_where_float16_would_be_in
         pooled = tf.nn.avg_pool2d(y, 2, 2, "SAME", name="pool")
         tf.identity(tf.nn.conv2d(pooled, tf.fill((1, 1, 8, 4), 2.0**-18), 1, "SAME"), name="fetch")
 
-    for precision, rule in (("float16", Rule.SUMS), ("bfloat16", Rule.BETWEEN_ALLOW)):
+    for precision, rule in (("float16", Code.SUMS), ("bfloat16", Code.BETWEEN_ALLOW)):
         _, new, nodes = rewritten(build, precision=precision)
-        assert nodes["pool"].reason.rule is rule
+        assert nodes["pool"].reason.code is rule
         np.testing.assert_allclose(run(new, ["fetch"])[0], 30000 * 2.0**-15, rtol=2**-7)
 
 
@@ -110,8 +110,8 @@ def test_pools_are_summed_in_float32_unless_onednn_computes_them():
         pooled = tf.nn.avg_pool2d(y, 32, 1, "VALID", name="pool")
         tf.identity(tf.nn.conv2d(pooled, tf.fill((1, 1, 8, 4), 0.125), 1, "SAME"), name="fetch")
 
-    for hardware, rule in ((BF16_CPU, Rule.BETWEEN_ALLOW), (PLAIN_CPU, Rule.SUMS)):
-        assert rewritten(build, hardware)[2]["pool"].reason.rule is rule
+    for hardware, rule in ((BF16_CPU, Code.BETWEEN_ALLOW), (PLAIN_CPU, Code.SUMS)):
+        assert rewritten(build, hardware)[2]["pool"].reason.code is rule
     old, new, _ = rewritten(build, HERE)
     np.testing.assert_allclose(run(new, ["fetch"])[0], run(old, ["fetch"])[0], rtol=2**-6)
 
@@ -124,4 +124,4 @@ def test_a_kernel_that_loses_small_results_is_not_used(op):
         target="cpu",
     )
     assert result.f16 == "a b"
-    assert result.rule("e") is Rule.INACCURATE
+    assert result.code("e") is Code.INACCURATE

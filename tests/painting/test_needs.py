@@ -11,7 +11,7 @@ import tensorflow as tf
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists import table
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 from amp_tf.painting.value_graph import ValueGraph, find_edges
 from tests.painting.painted import CPU, both, check, painted, rewritten
 from tests.small_graphs import graph, run
@@ -37,7 +37,7 @@ a = MatMul(x, y)
 def test_what_is_needed_is_float32_back_to_its_product(op, settings):
     result = painted(INPUT + f"twice = Mul(a, y)\nd = {op}\nb = MatMul(d, y)", **settings)
     assert result.f16 == "a b"
-    assert result.why("twice") == (Rule.NEEDED, "d")
+    assert result.why("twice") == (Code.NEEDED, "d")
 
 
 @both
@@ -60,8 +60,8 @@ def test_where_filtered_images_are_compared_they_are_float32(text, settings):
     )
     result = painted(f"{given}{text}\nb = MatMul(d, y)", **settings)
     assert result.f16 == "b"
-    assert result.rule("s") is Rule.NEEDED
-    assert result.why("twice") == (Rule.NEEDED, "d")
+    assert result.code("s") is Code.NEEDED
+    assert result.why("twice") == (Code.NEEDED, "d")
     assert {"s", "twice"} <= set(
         painted(f"{given}d = Mul(s, twice)\nb = MatMul(d, y)", **settings).f16.split()
     )
@@ -75,8 +75,8 @@ def test_a_logarithm_needs_all_that_it_is_computed_of(op, settings):
         "MatMul(d, s)"
     )
     result = painted(INPUT + text, **settings)
-    assert result.why("p") == (Rule.NEEDED, "d")
-    assert result.why("s") == (Rule.NEEDED, "p")
+    assert result.why("p") == (Code.NEEDED, "d")
+    assert result.why("s") == (Code.NEEDED, "p")
     assert result.f16 == ("" if op in table.DECOMPOSING else "a b")
 
 
@@ -136,7 +136,7 @@ def test_of_two_sums_that_are_subtracted_neither_is_rounded_and_what_they_add_ma
     text = f"{sums}scaled = DivNoNan(total, z)\nd = Sub(scaled, square)\nb = MatMul(d, squares)"
     result = painted(INPUT + text, **CPU)
     assert result.f16 == "a squares b"
-    assert result.rule("total") is result.rule("mean") is Rule.NEEDED
+    assert result.code("total") is result.code("mean") is Code.NEEDED
     beside_a_value = painted(INPUT + text.replace("Sub(scaled, square)", "Sub(z, square)"), **CPU)
     assert "mean" in beside_a_value.f16.split()
 
@@ -157,7 +157,7 @@ SIZED = "q = Mul(twice, twice)\nt = Sum(q, axis)\n"
 def test_squares_whose_sum_is_subtracted_are_float32_back_to_the_product(text, settings):
     result = painted(f"{INPUT}twice = AddV2(a, z)\n{SIZED}{text}\nb = MatMul(d, y)", **settings)
     assert result.f16 == "a b"
-    assert result.why("twice") == (Rule.NEEDED, "q")
+    assert result.why("twice") == (Code.NEEDED, "q")
 
 
 @both
@@ -182,7 +182,7 @@ def test_a_difference_needs_what_a_bounded_function_was_computed_of(op, settings
     text = f"s = AddV2(t, z)\np = {op}\nd = Sub(p, z)\nb = MatMul(d, y)\nc = MatMul(p, y)"
     result = painted(f"{INPUT}t = Mul(a, y)\n{text}", **settings)
     assert result.f16 == "a b c"
-    assert result.why("s") == (Rule.NEEDED, "p")
+    assert result.why("s") == (Code.NEEDED, "p")
     of_a_layer = painted(f"{INPUT}t = Squeeze(a)\n{text.replace('AddV2(t', 'AddV2(a')}", **settings)
     assert {"s", "p"} <= set(of_a_layer.f16.split())
 
@@ -203,7 +203,7 @@ def test_a_softmax_needs_values_to_which_a_bias_was_added(text, is_needed, setti
     axes = "axes = Const() dtype=int32 value=int32[2]*1\n"
     result = painted(f"{INPUT}{axes}{text}\nb = MatMul(p, y)\nc = MatMul(s, y)", **settings)
     assert ("s" in result.f16.split()) is not is_needed
-    assert (result.rule("p") is Rule.NEEDED) is is_needed
+    assert (result.code("p") is Code.NEEDED) is is_needed
 
 
 # ---------------------------------------------------------------- decompositions
@@ -215,34 +215,34 @@ DECOMPOSED = {
     "moves and arithmetic": (
         "m = AddV2(a, z)\nn = Transpose(m, axes)\nd = Cholesky(n)",
         "",
-        {"a": Rule.DECOMPOSED},
+        {"a": Code.DECOMPOSED},
     ),
     "a kernel of distances": (
         "m = Mul(a, z)\nk = Exp(m)\nd = Cholesky(k)",
         "",
-        {"a": Rule.DECOMPOSED},
+        {"a": Code.DECOMPOSED},
     ),
     "not through another product or an activation": (
         "s = Tanh(a)\nb = MatMul(s, y)\nd = MatrixInverse(b)",
         "a s",
-        {"b": Rule.DECOMPOSED},
+        {"b": Code.DECOMPOSED},
     ),
     "another operand": (
         "c = MatMul(x, y)\nm = Mul(c, z)\nd = Qr(a)\nb = MatMul(d, m)\ne = MatMul(b, y)",
         "e",
-        {"a": Rule.DECOMPOSED, "b": Rule.DECOMPOSED, "c": Rule.DECOMPOSED},
+        {"a": Code.DECOMPOSED, "b": Code.DECOMPOSED, "c": Code.DECOMPOSED},
     ),
     "products of results": (
         "d = SelfAdjointEigV2(a)\nr = Rsqrt(d)\nb = MatMul(d:1, r)\nc = MatMul(b, d:1)\n"
         "e = MatMul(c, y)\nf = MatMul(e, y)",
         "f",
-        {"b": Rule.DECOMPOSED, "c": Rule.DECOMPOSED, "e": Rule.DECOMPOSED},
+        {"b": Code.DECOMPOSED, "c": Code.DECOMPOSED, "e": Code.DECOMPOSED},
     ),
     "a residual network behind it": (
         "d = MatrixSolve(y, x)\nb = MatMul(d, y)\ns = AddV2(d, b)\nc = MatMul(s, y)\n"
         "t = AddV2(s, c)\ne = MatMul(t, y)",
         "+a c e",
-        {"b": Rule.DECOMPOSED},
+        {"b": Code.DECOMPOSED},
     ),
 }
 
@@ -258,7 +258,7 @@ def test_a_decomposition_takes_no_product_that_the_user_forces():
     text = "d = Cholesky(a)\nb = MatMul(d, y)"
     result = painted(INPUT + text, force_f16=("^a$",), **CPU)
     assert result.f16 == "a"
-    assert result.why("b") == (Rule.DECOMPOSED, "d")
+    assert result.why("b") == (Code.DECOMPOSED, "d")
 
 
 # ---------------------------------------------------------------- after the last product
@@ -273,20 +273,20 @@ SHOWN = {
         "MatMul(d, boxes)\n"
         "c = MatMul(image, y)",
         "a image b c",
-        {"boxes": Rule.WHOLE_NUMBERS},
+        {"boxes": Code.WHOLE_NUMBERS},
     ),
     "what a gradient only sees the sign of is not needed": (
         f"{INPUT}f = AddV2(a, z)\nr = Relu(f)\nb = MatMul(r, y)\nback = ReluGrad(b, r)\nd = "
         "Sub(back, z)\n"
         "c = MatMul(d, y)",
         "+f r",
-        {"back": Rule.NEEDED},
+        {"back": Code.NEEDED},
     ),
     "a gradient is unscaled in float32": (
         f"{GIVEN}gradient = MatMul(x, y) transpose_a=true\nunscaled = RealDiv(gradient, x)\n"
         "clipped = Mul(unscaled, y)\nstep = AssignSubVariableOp(z_of, clipped)",
         "gradient",
-        {"clipped": Rule.AFTER_PRODUCTS},
+        {"clipped": Code.AFTER_PRODUCTS},
     ),
     "what the next layer uses as well is converted": (
         f"{GIVEN}a = MatMul(x, y)\nh = Tanh(a)\nb = MatMul(h, y)\nread = Mul(h, h)\nlogged = "
@@ -304,14 +304,14 @@ SHOWN = {
     "a bias can be fused with the last product": (
         f"{GIVEN}a = MatMul(x, y)\nb = BiasAdd(a, z)\nc = Relu(b)\nd = Softmax(c)",
         "a b c",
-        {"d": Rule.AFTER_PRODUCTS},
+        {"d": Code.AFTER_PRODUCTS},
     ),
     # the next step reads the variable, not what was stored in it
     "what is stored serves no product of this step": (
         "v = VariableV2() shape=[4, 4]\nx = Placeholder()\na = MatMul(x, x)\nchange = Mul(a, x)\n"
         "stored = AssignAdd(v, change)\nagain = MatMul(stored, x)",
         "a again",
-        {"change": Rule.AFTER_PRODUCTS},
+        {"change": Code.AFTER_PRODUCTS},
     ),
     # as in tf_keras, where it reads the averages as well and gives the new ones: they are float32
     # on every list
@@ -374,7 +374,7 @@ def test_positions_are_rounded_once_only():
         tf.matmul(flow, tf.ones((64, 4)), name="next")
 
     old, new, nodes = rewritten(build)
-    assert {nodes[name].reason.rule for name in ("positions", "floor")} == {Rule.WHOLE_NUMBERS}
+    assert {nodes[name].reason.code for name in ("positions", "floor")} == {Code.WHOLE_NUMBERS}
     assert nodes["flow"].precision.is_f16
     np.testing.assert_array_equal(run(new, ["fetch"])[0], run(old, ["fetch"])[0])
 
@@ -463,5 +463,5 @@ def test_what_two_rules_keep_has_the_reason_of_the_first():
         "b)\nresult = Relu(sum)"
     )
     assert (
-        painted(text).rule("sum") is Rule.AFTER_PRODUCTS
+        painted(text).code("sum") is Code.AFTER_PRODUCTS
     )  # and not the origins', who say later that it is joined

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amp_tf.painting.origins import GREAT, LONGEST_SUM, NEVER
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 from tests.left_out import without
 from tests.painting.painted import CPU, both, check, painted
 
@@ -44,7 +44,7 @@ def without_needs():
     ],
 )
 def test_what_adds_exact_data_to_what_a_product_gave_is_float32(joined):
-    assert painted(START + joined + END, **CPU).rule("s") is Rule.JOINED
+    assert painted(START + joined + END, **CPU).code("s") is Code.JOINED
 
 
 @pytest.mark.parametrize(
@@ -72,17 +72,17 @@ def test_what_moves_a_joined_value_to_a_sum_is_float32():
         START + "m = ConcatV2(a, x, axis) N=2\nr = Relu(m)\ns = Sub(r, a)" + END, **CPU
     )
     assert result.f16 == "a b"
-    assert {result.rule(name) for name in ("m", "r", "s")} == {Rule.JOINED}
+    assert {result.code(name) for name in ("m", "r", "s")} == {Code.JOINED}
 
 
 def test_a_bounded_or_normalized_result_begins_anew():
     result = painted(START + "j = AddV2(x, a)\nt = Tanh(j)\ns = AddV2(t, a)" + END, **CPU)
-    assert result.rule("j") is result.rule("t") is Rule.JOINED
+    assert result.code("j") is result.code("t") is Code.JOINED
     assert "s" in result.f16.split()
 
 
 def test_a_sum_that_no_product_uses_is_told_so():
-    assert painted(START + "s = AddV2(x, a)", **CPU).rule("s") is Rule.AFTER_PRODUCTS
+    assert painted(START + "s = AddV2(x, a)", **CPU).code("s") is Code.AFTER_PRODUCTS
 
 
 def test_an_argument_that_a_trace_captured_is_a_parameter():
@@ -158,7 +158,7 @@ STATES = {
 @both
 @pytest.mark.parametrize(("body", "f16", "summed"), STATES.values(), ids=STATES)
 def test_a_state_is_a_running_sum_where_it_is_itself_and_something(body, f16, summed, settings):
-    check(LOOP.format(body=body), f16, dict.fromkeys(summed.split(), Rule.RUNNING_SUM), settings)
+    check(LOOP.format(body=body), f16, dict.fromkeys(summed.split(), Code.RUNNING_SUM), settings)
 
 
 #: The second as the Tversky loss, whose labels are an argument and whose sums are results.
@@ -189,7 +189,7 @@ def test_a_result_that_may_be_the_next_argument_is_a_running_sum(body, result, f
         return y = {result}
         return z = u:product:0
     """
-    check(text, f16, dict.fromkeys(summed.split(), Rule.RUNNING_SUM), CPU)
+    check(text, f16, dict.fromkeys(summed.split(), Code.RUNNING_SUM), CPU)
 
 
 def chain(additions: int) -> str:
@@ -249,5 +249,5 @@ def test_neither_a_norm_behind_a_chain_nor_a_bias_before_it_makes_it_longer(read
 def test_a_long_chain_of_additions_is_float32_and_a_short_one_is_not(settings):
     assert "s1" in painted(chain(LONGEST_SUM), **settings).f16.split()
     long = painted(chain(LONGEST_SUM + 1), **settings)
-    assert {long.rule(f"s{number}") for number in range(1, LONGEST_SUM + 2)} == {Rule.RUNNING_SUM}
+    assert {long.code(f"s{number}") for number in range(1, LONGEST_SUM + 2)} == {Code.RUNNING_SUM}
     assert {f"p{number}" for number in range(LONGEST_SUM + 1)} <= set(long.f16.split())

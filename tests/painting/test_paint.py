@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amp_tf.config import LEVELS
-from amp_tf.painting.reasons import Reason, Rule
+from amp_tf.painting.reasons import Code, Reason
 from tests.painting.painted import painted
 
 pytestmark = pytest.mark.usefixtures("local_rules")
@@ -48,16 +48,16 @@ def test_forcing_all_says_so_and_leaves_constants_state_and_references():
         """,
         level="UNSAFE_FORCE_ALL",
     )
-    assert result.rule("other1") is Rule.FORCED_BY_LEVEL
-    assert result.rule("other2") is Rule.FORCED_BY_LEVEL
+    assert result.code("other1") is Code.FORCED_BY_LEVEL
+    assert result.code("other2") is Code.FORCED_BY_LEVEL
     assert {"const1", "v", "random1"}.isdisjoint(result.f16.split())
 
 
 def test_forcing_all_respects_preserve_and_name_rules():
     result = painted(CHAIN, level="UNSAFE_FORCE_ALL", preserve=["clr2"], keep_float32=("deny",))
     assert result.f16 == "x infer1 clr1 allow1 infer2 other1"
-    assert result.rule("clr2") is Rule.PRESERVED
-    assert result.rule("deny1") is Rule.KEPT_BY_NAME
+    assert result.code("clr2") is Code.PRESERVED
+    assert result.code("deny1") is Code.KEPT_BY_NAME
 
 
 def test_a_detached_painting_still_says_why():
@@ -91,7 +91,7 @@ def test_types_that_only_change_together_stay_where_paint_would_reach_one_of_the
     product = "a = MatMul(x, x)\nb = MaxPool3DGrad(x, x, a) ksize=[1] strides=[1] padding='SAME'"
     result = painted(f"x = Placeholder()\n{product}", precision="bfloat16")
     assert result.f16_types == "a.T"
-    assert result.why("b") == (Rule.NO_KERNEL, "")
+    assert result.why("b") == (Code.NO_KERNEL, "")
 
 
 def test_forcing_all_leaves_what_writes_a_reference():
@@ -108,7 +108,7 @@ def test_an_op_on_the_allow_list_whose_result_is_no_float_keeps_a_type_that_has_
         allow_add=("ApproximateEqual",),
     )
     assert result.f16_types == "m.T"
-    assert result.why("a") == (Rule.NO_KERNEL, "")
+    assert result.why("a") == (Code.NO_KERNEL, "")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_an_op_on_the_allow_list_whose_result_is_no_float_keeps_a_type_that_has_
 )
 def test_an_equation_is_a_product_where_it_sums(equation, sums):
     text = f"x = Placeholder()\nproduct = Einsum(x, x) N=2 equation={equation!r}"
-    assert (painted(text).rule("product") is Rule.ALLOW_LIST) == sums
+    assert (painted(text).code("product") is Code.ALLOW_LIST) == sums
     assert painted(text, force_f16=("product",)).f16 == "product"
     between = (
         "x = Placeholder()\na = MatMul(x, x)\nproduct = Einsum(a, x) N=2 "
@@ -150,17 +150,17 @@ def test_an_equation_is_a_product_where_it_sums(equation, sums):
 
 
 def test_reasons_are_sentences():
-    for rule in Rule:
+    for rule in Code:
         assert rule.words
         assert not rule.words.endswith(".")
         assert 0 < rule < 256, "the canvas keeps a byte"
     assert (
-        str(Reason(Rule.AFTER_DENY, "loss/Exp"))
+        str(Reason(Code.AFTER_DENY, "loss/Exp"))
         == "it uses values of the deny-list node 'loss/Exp'"
     )
-    assert str(Reason(Rule.AFTER_ALLOW, "{0}")) == "it directly follows the converted node '{0}'"
-    assert str(Reason(Rule.DENY_LIST)) == "its op is on the deny list"
+    assert str(Reason(Code.AFTER_ALLOW, "{0}")) == "it directly follows the converted node '{0}'"
+    assert str(Reason(Code.DENY_LIST)) == "its op is on the deny list"
     assert (
-        str(Reason(Rule.NO_TARGET, detail="no GPU"))
+        str(Reason(Code.NO_TARGET, detail="no GPU"))
         == "no device of this machine is converted (no GPU)"
     )

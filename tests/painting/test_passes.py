@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 from tests.painting.painted import painted
 
 pytestmark = pytest.mark.usefixtures("local_rules")
@@ -28,40 +28,40 @@ SHOWN = {
     "an allow node is converted, its input is not": (
         PRODUCT,
         "allow1",
-        {"allow1": (Rule.ALLOW_LIST, ""), "x": (Rule.NOT_LISTED, "")},
+        {"allow1": (Code.ALLOW_LIST, ""), "x": (Code.NOT_LISTED, "")},
     ),
     "deny runs forward up to the last infer node": (
         DENY_CHAIN,
         "clr2 allow1 infer3",
         {
-            "deny1": (Rule.DENY_LIST, ""),
-            "infer1": (Rule.AFTER_DENY, "deny1"),
-            "clr1": (Rule.AFTER_DENY, "infer1"),
-            "infer2": (Rule.AFTER_DENY, "clr1"),
-            "clr2": (Rule.BESIDE_ALLOW, "allow1"),
-            "infer3": (Rule.AFTER_ALLOW, "allow1"),
+            "deny1": (Code.DENY_LIST, ""),
+            "infer1": (Code.AFTER_DENY, "deny1"),
+            "clr1": (Code.AFTER_DENY, "infer1"),
+            "infer2": (Code.AFTER_DENY, "clr1"),
+            "clr2": (Code.BESIDE_ALLOW, "allow1"),
+            "infer3": (Code.AFTER_ALLOW, "allow1"),
         },
     ),
     "deny runs through a clear node that an infer node follows": (
         INPUT
         + "deny1 = Exp(x)\nclr1 = Relu(deny1)\ninfer1 = Sqrt(clr1)\nallow1 = MatMul(clr1, clr1)",
         "allow1",
-        {"clr1": (Rule.AFTER_DENY, "deny1")},
+        {"clr1": (Code.AFTER_DENY, "deny1")},
     ),
     "infer nodes after an allow node follow one another": (
         "\n".join([PRODUCT, *INFER_CHAIN]),
         "allow1 infer1 infer2 infer3",
-        {"infer3": (Rule.AFTER_ALLOW, "infer2")},
+        {"infer3": (Code.AFTER_ALLOW, "infer2")},
     ),
     "an infer node with one dangerous input does not follow": (
         PRODUCT + "deny1 = Exp(x)\ninfer1 = AddV2(allow1, deny1)",
         "allow1",
-        {"infer1": (Rule.AFTER_DENY, "deny1")},
+        {"infer1": (Code.AFTER_DENY, "deny1")},
     ),
     "a cast whose readers are all converted casts at once": (
         CAST + "allow1 = MatMul(cast1, cast1)",
         "cast1.DstT allow1.T",
-        {"cast1": (Rule.CAST_FOLLOWS, "")},
+        {"cast1": (Code.CAST_FOLLOWS, "")},
     ),
     "one with another reader stays": (
         CAST + "allow1 = MatMul(cast1, cast1)\nother1 = Sin(cast1)",
@@ -73,7 +73,7 @@ SHOWN = {
 
 
 @pytest.mark.parametrize(("text", "f16", "why"), SHOWN.values(), ids=SHOWN)
-def test_lists_decide(text: str, f16: str, why: dict[str, tuple[Rule, str | None]]) -> None:
+def test_lists_decide(text: str, f16: str, why: dict[str, tuple[Code, str | None]]) -> None:
     result = painted(text)
     assert (result.f16_types if "." in f16 else result.f16) == f16
     for name, (rule, cause) in why.items():
@@ -93,11 +93,11 @@ def test_the_trail_leads_back_to_where_the_decision_began():
 @pytest.mark.parametrize(
     ("reader", "rule"),
     [
-        ("r = Identity(v)", Rule.REFERENCE_VARIABLE),
-        ("r = Enter(v) frame_name='f'", Rule.BESIDE_ALLOW),
-        ("i = Identity(v)\nr = Enter(i) frame_name='f'", Rule.REFERENCE_VARIABLE),
-        ("i = Identity(v)\nr = Identity(i)", Rule.BESIDE_ALLOW),
-        ("c = Placeholder()\nr = Identity(c)", Rule.BESIDE_ALLOW),
+        ("r = Identity(v)", Code.REFERENCE_VARIABLE),
+        ("r = Enter(v) frame_name='f'", Code.BESIDE_ALLOW),
+        ("i = Identity(v)\nr = Enter(i) frame_name='f'", Code.REFERENCE_VARIABLE),
+        ("i = Identity(v)\nr = Identity(i)", Code.BESIDE_ALLOW),
+        ("c = Placeholder()\nr = Identity(c)", Code.BESIDE_ALLOW),
     ],
 )
 def test_what_reads_a_reference_variable_keeps_its_type(reader, rule):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 from tests.painting.painted import CPU, both, check
 
 INPUT = "x = Placeholder()\ny = Placeholder()\nrows = Const() dtype=int32 value=int32[2]*4\n"
@@ -61,7 +61,7 @@ SHOWN = {
 @both
 @pytest.mark.parametrize(("text", "f16", "passing"), SHOWN.values(), ids=SHOWN)
 def test_casts_stand_behind_what_passes_a_float32_value_on(text, f16, passing, settings):
-    check(INPUT + text, f16, dict.fromkeys(passing.split(), Rule.CARRIED), settings)
+    check(INPUT + text, f16, dict.fromkeys(passing.split(), Code.CARRIED), settings)
 
 
 def test_the_gradient_of_a_bias_is_a_sum_of_gradients_that_nobody_rounded():
@@ -72,4 +72,4 @@ def test_the_gradient_of_a_bias_is_a_sum_of_gradients_that_nobody_rounded():
         "axes)\n"
         "step = Mul(bias, x)"
     )
-    check(INPUT + text, "kernel before", {"back": Rule.CARRIED}, CPU)
+    check(INPUT + text, "kernel before", {"back": Code.CARRIED}, CPU)

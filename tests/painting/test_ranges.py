@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 from amp_tf.precision import Precision
 from tests.left_out import differing, without
 from tests.painting.painted import CPU, GPU, both, painted
@@ -79,15 +79,15 @@ MASKS = {
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_a_mask_of_the_lowest_float32_stays_in_float32_with_its_softmax(mask):
     _, found = nodes(attention(mask))
-    assert found["softmax"].reason.rule is Rule.BEYOND_RANGE
+    assert found["softmax"].reason.code is Code.BEYOND_RANGE
     assert found["softmax"].reason.cause == "masked"
-    assert found["scores"].reason.rule is found["result"].reason.rule is Rule.ALLOW_LIST
+    assert found["scores"].reason.code is found["result"].reason.code is Code.ALLOW_LIST
 
 
 @pytest.mark.parametrize("lowest", [-1e9, -np.inf, Precision.BFLOAT16.max_finite])
 def test_a_mask_that_bfloat16_can_hold_is_converted(lowest):
     _, found = nodes(attention(where(lowest)))
-    assert found["softmax"].reason.rule.converts
+    assert found["softmax"].reason.code.converts
 
 
 @pytest.mark.parametrize("settings", [{"level": "UNSAFE_FORCE_ALL"}, {"force_f16": ("softmax",)}])
@@ -105,7 +105,7 @@ def test_a_carrier_that_is_forced_says_so_and_carries_no_further():
     assert painted(text).f16 == "a b"
     forced = painted(text, force_f16=("^d$",))
     assert forced.f16 == "d a s b"
-    assert forced.rule("d") is Rule.FORCED_BY_NAME
+    assert forced.code("d") is Code.FORCED_BY_NAME
 
 
 def guarded(guard):
@@ -129,8 +129,8 @@ GUARDS = {
 @pytest.mark.parametrize("guard", GUARDS.values(), ids=GUARDS)
 def test_a_guard_that_float16_makes_zero_stays(guard):
     _, found = nodes(guarded(guard), precision="float16", ignore_performance=True)
-    assert found["log"].reason.rule is Rule.BEYOND_RANGE
-    assert found["odds"].reason.rule.converts
+    assert found["log"].reason.code is Code.BEYOND_RANGE
+    assert found["odds"].reason.code.converts
 
 
 @pytest.mark.parametrize(
@@ -138,9 +138,9 @@ def test_a_guard_that_float16_makes_zero_stays(guard):
 )
 def test_a_guard_that_float16_holds_is_converted(guard):
     _, found = nodes(guarded(guard), precision="float16", ignore_performance=True)
-    assert found["log"].reason.rule.converts
+    assert found["log"].reason.code.converts
     _, found = nodes(guarded(1e-30), precision="bfloat16")
-    assert found["log"].reason.rule.converts
+    assert found["log"].reason.code.converts
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_factor_close_to_one(precision, bound, is_held):
         scaled = tf.multiply(tf.matmul(tf.ones((64, 64)), tf.ones((64, 64))), bound, name="scaled")
         tf.matmul(scaled, tf.ones((64, 64)))
     _, found = nodes(graph.as_graph_def(add_shapes=True), precision=precision)
-    assert found["scaled"].reason.rule.converts is is_held
+    assert found["scaled"].reason.code.converts is is_held
 
 
 def test_a_broken_constant_is_no_extreme_one_and_stays_as_it_is():
@@ -173,7 +173,7 @@ def test_a_broken_constant_is_no_extreme_one_and_stays_as_it_is():
         constant.attr["dtype"].type = 1
         before = graph_def.SerializeToString(deterministic=True)
         _, found = nodes(graph_def)
-        assert found["softmax"].reason.rule.converts
+        assert found["softmax"].reason.code.converts
         assert graph_def.SerializeToString(deterministic=True) == before
 
 
@@ -208,8 +208,8 @@ def run_with(graph, x):
 def test_a_constant_beyond_the_range_that_goes_straight_into_a_product_keeps_it(make):
     graph_def = into_a_product(make)
     converted, found = nodes(graph_def, precision="float16", ignore_performance=True)
-    assert found["first"].reason.rule is Rule.BEYOND_RANGE
-    assert found["second"].reason.rule is Rule.ALLOW_LIST
+    assert found["first"].reason.code is Code.BEYOND_RANGE
+    assert found["second"].reason.code is Code.ALLOW_LIST
     x = np.random.default_rng(0).uniform(size=(64, 64)).astype("float32")
     expected = run_with(graph_def, x)
     assert expected.any()
@@ -221,7 +221,7 @@ def test_a_guard_that_is_added_or_a_bound_keeps_no_product():
         return tf.maximum(x, 1e-8) + 1e-8, x * (1 - 1e-7)
 
     _, found = nodes(into_a_product(guarded_by), precision="float16", ignore_performance=True)
-    assert found["first"].reason.rule is Rule.ALLOW_LIST
+    assert found["first"].reason.code is Code.ALLOW_LIST
 
 
 # ---------------------------------------------------------------- squares and quotients
@@ -259,7 +259,7 @@ SQUARES = {
 @pytest.mark.parametrize(("text", "left", "bfloat16"), SQUARES.values(), ids=SQUARES)
 def test_squares_and_quotients_are_float32_in_float16_alone(text, left, bfloat16):
     result = painted(INPUT + text, **GPU)
-    assert {result.rule(name) for name in left.split()} == ({Rule.LEAVES_RANGE} if left else set())
+    assert {result.code(name) for name in left.split()} == ({Code.LEAVES_RANGE} if left else set())
     assert left or result.f16 == bfloat16
     assert bfloat16 is None or painted(INPUT + text, **CPU).f16 == bfloat16
 
@@ -273,4 +273,4 @@ def test_what_reads_an_op_that_gives_the_lowest_float32_is_float32(settings):
         "hits = ComputeAccidentalHits(true, sampled) num_true=1\ns = AddV2(a, hits:2)\nb = "
         "MatMul(s, x)"
     )
-    assert painted(text, **settings).why("s") == (Rule.BEYOND_RANGE, "hits")
+    assert painted(text, **settings).why("s") == (Code.BEYOND_RANGE, "hits")

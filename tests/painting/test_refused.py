@@ -11,7 +11,7 @@ from amp_tf.graph.templates import Templates
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.painting.eligibility import find_obstacles
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 from tests.painting.painted import BF16_CPU, VOLTA, painted
 from tests.small_graphs import graph
 
@@ -99,7 +99,7 @@ def test_what_kernels_refuse_stays_and_its_reason_says_why(
     result = painted(text, precision=precision, hardware=hardware)
     assert result.f16 == f16
     for name, what in refused.items():
-        assert (result.rule(name), result.words(name)) == (Rule.NO_KERNEL, f"{NO_KERNEL} ({what})")
+        assert (result.code(name), result.words(name)) == (Code.NO_KERNEL, f"{NO_KERNEL} ({what})")
 
 
 def test_a_forced_node_is_not_converted_where_its_kernel_refuses_it() -> None:

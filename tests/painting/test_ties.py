@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.errors import GraphError
-from amp_tf.painting.reasons import Rule
+from amp_tf.painting.reasons import Code
 from tests.painting.painted import painted, rewritten
 from tests.small_graphs import function, run
 
@@ -47,7 +47,7 @@ def test_the_other_end_follows_although_it_has_no_reason_of_its_own():
         loop("clr1 = Relu(s:1)\nother1 = Digamma(clr1)", "other1"), clear_remove=("NextIteration",)
     )
     assert "m" in result.f16.split()
-    assert result.why("n") == (Rule.LOOP_FOLLOWS, "")
+    assert result.why("n") == (Code.LOOP_FOLLOWS, "")
 
 
 def test_a_next_iteration_that_no_merge_reads_is_refused_with_the_place():
@@ -162,7 +162,7 @@ def test_what_is_compared_with_what_it_was_made_of_is_rounded_like_it(op):
         target="cpu",
     )
     assert result.f16 == "product"
-    assert result.rule("chosen") is Rule.COMPARED
+    assert result.code("chosen") is Code.COMPARED
 
 
 @pytest.mark.parametrize("which", list(masks(tf.ones((2, 4)))))
@@ -200,7 +200,7 @@ def test_a_list_with_a_node_that_must_stay_stays():
     for settings in ({"preserve": ["g"]}, {"keep_float32": ("^w$",)}):
         result = painted(text, **settings)
         assert result.f16 == "allow1"
-        assert result.why("r") == (Rule.LIST_ESCAPES, "")
+        assert result.why("r") == (Code.LIST_ESCAPES, "")
 
 
 @local
@@ -220,4 +220,4 @@ def test_a_list_that_leaves_the_graph_stays(boundary):
         BASE + SET_GET.format(value="x") + f"allow1 = MatMul(g, g)\n{boundary}", library
     )
     assert result.f16 == "allow1"
-    assert result.why("g") == (Rule.LIST_ESCAPES, "")
+    assert result.why("g") == (Code.LIST_ESCAPES, "")
