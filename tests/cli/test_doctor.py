@@ -49,6 +49,7 @@ def test_this_machine_is_well_and_every_trial_converts():
     assert (
         "amp_tf" not in answer.stderr
     )  # the line at exit is about programs, not about these trials
+    assert "retracing" not in answer.stderr  # TensorFlow's, of a function traced in each trial
     assert found["schema_version"] == doctor.SCHEMA_VERSION
     assert found["ways"]["amp_tf.pth"] == "read"
     kinds = {(item["way"], item["precision"]) for item in found["trials"]}
