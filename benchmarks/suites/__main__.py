@@ -16,6 +16,7 @@ again, so that a suite may be run in pieces.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import math
 import re
@@ -107,7 +108,8 @@ def main(given: Sequence[str] | None = None) -> int:
     facts, runs = outcomes.read(asked.rows) if asked.rows else ({}, [])
     for name in names_in(asked.suites):
         suite = suites.SUITES[name]
-        venv = suites.prepare(suite)
+        with contextlib.redirect_stdout(sys.stderr):  # the page alone goes to stdout
+            venv = suites.prepare(suite)
         (site,) = venv.path.glob("lib/python*/site-packages")
         files = suite.test_files(site)
         done = {run.file for run in runs if run.suite == name}

@@ -112,7 +112,7 @@ def prepare(suite: Suite) -> venvs.Venv:
         return venv
     packages = ("--editable", ".[cpu]", "pytest>=8", "scikit-learn", *suite.packages)
     venv.pip("install", *packages, title=f"install what {suite.name} needs")
-    if suite.alone:
-        venv.pip("install", "--no-deps", *suite.alone, title="install what has other dependencies")
+    if suite.alone:  # their own requirements name packages that their tests here do not need
+        venv.pip("install", "--no-deps", *suite.alone, title=f"install {suite.alone[0]}")
     venv.write_stamp(wanted)
     return venv
