@@ -1,0 +1,122 @@
+"""Peers' tests: a suite of four tests is run and counted, and a comparison is tolerated."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.suites import named, outcomes, plugin, suites
+from benchmarks.suites.__main__ import Runner
+from tests import processes
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARY = """
+import tensorflow as tf
+
+class Double(tf.Module):
+    def __init__(self):
+        self.two = tf.Variable([[2.0, 0.0], [0.0, 2.0]])
+
+    def __call__(self, x):
+        assert not tf.executing_eagerly()
+        return tf.matmul(x, self.two)
+"""
+TESTS = """
+import numpy as np
+import pytest
+from tiny_library import Double
+
+def doubled():
+    return Double()(np.float32([[257.0, 1.0]])).numpy()  # 257 has 9 bits
+
+def test_passes():
+    assert doubled().shape == (1, 2)
+
+def test_is_tolerated():
+    np.testing.assert_allclose(doubled(), [[514.0, 2.0]], rtol=1e-6)
+
+def test_fails_only_with_amp_tf():
+    assert doubled()[0, 0] == 514.0
+
+def test_fails_in_float32_too():
+    np.testing.assert_allclose(doubled(), [[700.0, 2.0]])
+
+@pytest.mark.skip
+def test_is_skipped():
+    pass
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    (tmp_path / "tiny_library.py").write_text(LIBRARY)
+    (tmp_path / "tiny_suite.py").write_text(TESTS)
+    (tmp_path / "crash_suite.py").write_text("import os\ndef test_ends():\n    os._exit(3)\n")
+    return suites.Suite(
+        "tiny",
+        "none",
+        "*_suite.py",
+        imports=("tiny_library",),
+        classes=("tiny_library:Double",),
+        variables={"PYTHONPATH": str(tmp_path)},
+    )
+
+
+def test_a_suite_is_run_in_each_mode_and_counted(tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(subprocess, "Popen", processes.start)
+    assert tiny.test_files(tmp_path) == ["crash_suite.py", "tiny_suite.py"]
+    with Runner(tiny, Path(sys.executable), tmp_path) as runner:
+        facts = {"tiny": runner.facts(["--suites", "tiny"])}
+        crashed = runner.run("crash_suite.py", 60)
+        runs = runner.run("tiny_suite.py", 60)
+    counts = {run.mode: (run.passed, run.tolerated, run.skipped, run.converted) for run in runs}
+    # In float16, 257 is exact.
+    assert counts == {"float32": (3, 0, 1, 0), "bfloat16": (1, 1, 1, 4), "float16": (3, 0, 1, 4)}
+    failed = {run.mode: set(run.failed) for run in runs}
+    too = "test_fails_in_float32_too"
+    ours = "test_fails_only_with_amp_tf"
+    assert failed == {"float32": {too}, "bfloat16": {too, ours}, "float16": {too}}
+    assert [failure.test for failure in outcomes.failures(runs)] == [f"tiny_suite.py::{ours}"]
+    for run in crashed:
+        assert run.failed == {"test_ends": "the process ended with status 3"}
+    outcomes.write(tmp_path / "rows.json", facts, runs)
+    assert outcomes.read(tmp_path / "rows.json") == (facts, runs)
+    page = outcomes.page(facts, runs)
+    assert "| bfloat16 | 1 | 4 | 1 | 1 | 1 | 0 | 1 | 4 |" in page
+    assert f"| `tiny_suite.py::{ours}` | bfloat16 | " in page
+    assert "command: python -m benchmarks.suites --suites tiny" in page
+
+
+@pytest.mark.parametrize(
+    ("actual", "desired", "is_close"),
+    [
+        ([100.0, 1.0], [103.0, 4.0], True),  # .04 of 103 is 4.1
+        ([100.0, 1.0], [105.0, 1.0], False),
+        ([100, 1], [101, 1], False),  # integers are exact
+        ([np.nan, 1.0], [np.nan, 1.01], True),
+        ([1.0, 1.0], [np.nan, 1.0], False),
+        ([np.inf, 1.0], [1e9, 1.0], False),
+        ([1.0], [[1.0, 1.01]], True),
+        ([1.0, 1.0, 1.0], [1.0, 1.0], False),
+        (["a"], ["b"], False),
+    ],
+)
+def test_a_share_of_the_largest_value_is_tolerated(actual, desired, is_close):
+    assert plugin.is_close(actual, desired, 0.04) is is_close
+
+
+def test_the_page_is_that_of_its_rows():
+    folder = ROOT / "benchmarks" / "suites"
+    facts, runs = outcomes.read(folder / "table.json")
+    assert (folder / "table.md").read_text() == outcomes.page(facts, runs) + "\n"
+
+
+def test_each_named_row_has_a_test_that_fails_for_it():
+    _, runs = outcomes.read(ROOT / "benchmarks" / "suites" / "table.json")
+    used = {failure.named for failure in outcomes.failures(runs)}
+    assert set(named.NAMED) <= used
