@@ -7,9 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from benchmarks.gpu import compiled, export, run
+from benchmarks.gpu import compiled, export, run, session
 
-COMMANDS = {"export": export, "compile": compiled, "run": run}
+COMMANDS = {"export": export, "compile": compiled, "run": run, "session": session}
 
 
 def run_command(arguments: Sequence[str] | None = None) -> int:

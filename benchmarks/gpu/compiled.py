@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu import environment, export
-from benchmarks.gpu.cases import CASES, names
 from benchmarks.gpu.targets import TARGETS
+from benchmarks.models.cases import CASES, names
 
 Row = Mapping[str, Any]
 

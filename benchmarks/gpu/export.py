@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu import steps, virtual
-from benchmarks.gpu.cases import CASES, SIZES, names
 from benchmarks.gpu.stablehlo import count_casts, count_products
+from benchmarks.models.cases import CASES, SIZES, names
 
 WAYS = ("train", "predict")
 _COPY = re.compile(r"mhlo\.copy (%\S+) : (tensor<[^>]*>)")

@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.cases import CASES
 from benchmarks.gpu.export import VARIANTS, WAYS
 from benchmarks.gpu.stablehlo import carried_state, unpack_booleans
+from benchmarks.models.cases import CASES
 
 REFERENCE = "float32"
 LOSS_TOLERANCE = 0.05

@@ -8,6 +8,7 @@ and knows nothing of amp_tf. Importing this package imports no TensorFlow; build
 from __future__ import annotations
 
 from benchmarks.models import detection, language, recurrent, tabular, vision, wide
+from benchmarks.models.cases import CASES, Case
 from benchmarks.models.workload import SIZES, Benchmark, Workload
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -25,16 +26,21 @@ BENCHMARKS: dict[str, Benchmark] = {
 GROUPS: dict[str, list[str]] = {
     "all": [name for name, row in BENCHMARKS.items() if row.is_common],
     "wide": list(wide.MODELS),
+    "gpu": [f"gpu/{name}" for name in CASES],
     **{half: [name for name in wide.MODELS if wide.half(name) == half] for half in wide.HALVES},
 }
 
 
-def benchmark(name: str) -> Benchmark:
-    """The row of one model, of the suite of published results or of the wide one.
+def benchmark(name: str) -> Benchmark | Case:
+    """Returns the row of one model: of the suite of published results, of the wide one, or of
+    :data:`benchmarks.models.cases.CASES` by a name such as ``"gpu/bert"``.
 
     Raises:
         KeyError: there is no such model.
     """
+    family, _, case = name.rpartition("/")
+    if family == "gpu":
+        return CASES[case]
     return BENCHMARKS[name] if name in BENCHMARKS else wide.MODELS[name]
 
 
@@ -46,7 +52,7 @@ def names(text: str = "all") -> list[str]:
         ValueError: a name is unknown; the message names the valid ones.
     """
     asked = [name.strip() for name in text.split(",") if name.strip()]
-    valid = [*BENCHMARKS, *wide.MODELS]
+    valid = [*BENCHMARKS, *wide.MODELS, *GROUPS["gpu"]]
     unknown = [name for name in asked if name not in GROUPS and name not in valid]
     if unknown:
         many = ", ".join([*GROUPS, *valid])

@@ -76,6 +76,8 @@ def modes(precision: str) -> dict[str, Mode]:
     ``amp_tf@PATH`` is amp_tf as it is in another checkout.
     """
     forced = {**_SWITCH, "AMP_TF_PRECISION": precision}
+    in_float16 = {**_SWITCH, "AMP_TF_PRECISION": "float16"}
+    in_bfloat16 = {**_SWITCH, "AMP_TF_PRECISION": "bfloat16"}
     option = (
         "auto_mixed_precision_onednn_bfloat16"
         if precision == "bfloat16"
@@ -88,6 +90,8 @@ def modes(precision: str) -> dict[str, Mode]:
         Mode("amp_tf", "amp_tf", variables=_SWITCH),
         Mode("memory", "amp_tf for memory", variables={**_SWITCH, "AMP_TF_FOR": "memory"}),
         Mode("all listed", f"amp_tf, AMP_TF_PRECISION={precision}", variables=forced),
+        Mode("amp_float16", "amp_tf in float16", variables=in_float16),
+        Mode("amp_bfloat16", "amp_tf in bfloat16", variables=in_bfloat16),
         Mode(
             "zentf",
             "AMD's zentf",

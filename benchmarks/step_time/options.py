@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from benchmarks.models import BENCHMARKS, GROUPS, SIZES
+from benchmarks.models import BENCHMARKS, GROUPS, SIZES, cases
 from benchmarks.models.wide import MODELS
 from benchmarks.step_time.modes import WAYS
 
@@ -29,7 +29,7 @@ def new_parser(
     parser.add_argument(
         "--modes", default=",".join(modes), help="comma-separated; %(default)s by default"
     )
-    parser.add_argument("--size", default="small", choices=SIZES)
+    parser.add_argument("--size", default="small", choices=[*SIZES, cases.SIZES[-1]])
     parser.add_argument(
         "--precision",
         default="bfloat16",

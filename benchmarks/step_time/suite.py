@@ -47,7 +47,7 @@ class Row:
         ms: milliseconds a step, one value a round.
         first_step_s: seconds from the call to the end of the first step: tracing, rewriting,
             compiling, running.
-        peak_mib: largest resident memory of the process so far.
+        peak_mib: largest memory so far, of the GPU where there is one, else of the process.
         losses: of the first steps: Keras' running means (a custom loop's: each step's own); empty
             for inference.
         converted, casts: nodes that amp_tf converted and casts that it inserted, in all graphs of

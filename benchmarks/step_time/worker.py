@@ -173,8 +173,17 @@ def prepare(options: dict[str, Any], way: Way) -> tuple[Runner, dict[str, Any]]:
         "batch": runner.batch,
         "first_step_s": clock.ends[0] - begin,
         "losses": clock.losses,
-        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_mib": _peak_mib(),
     }
+
+
+def _peak_mib() -> float:
+    """Returns the largest memory so far: of the GPU, where there is one, or of the process."""
+    import tensorflow as tf
+
+    if tf.config.list_physical_devices("GPU"):
+        return float(tf.config.experimental.get_memory_info("GPU:0")["peak"]) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def timed_round(runner: Runner, seconds: float, step_s: float) -> dict[str, float]:

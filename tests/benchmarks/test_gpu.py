@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import cases, compiled, environment, targets
+from benchmarks.gpu import compiled, environment, session, targets
 from benchmarks.gpu.__main__ import run_command
+from benchmarks.models import cases
 from tests import processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,3 +97,42 @@ def test_each_variant_multiplies_in_its_own_type(tmp_path, monkeypatch):
         "input",
         "weight",
     }
+
+
+@pytest.mark.slow
+def test_a_tiny_session_measures_two_models_and_a_program_on_a_cpu(tmp_path):
+    fresh = "it ends the processes of its parts as a group"
+    command = [sys.executable, "-m", "benchmarks.gpu", "session", str(tmp_path), "--tiny"]
+    ended = processes.run(command, fresh=fresh, cwd=ROOT, capture_output=True, text=True)
+    logs = "".join(path.read_text()[-2000:] for path in tmp_path.glob("*.log"))
+    assert ended.returncode == 0, ended.stdout + ended.stderr + logs
+    found = json.loads((tmp_path / "session.json").read_text())
+    parts = ("tests", "steps", "accuracy")
+    assert [found[part]["ended"] for part in parts] == ["exit status 0"] * 3
+    compared = session.MODES.split(",")
+    rows = json.loads((tmp_path / "steps.json").read_text())["rows"]
+    by_model = {(row["model"], row["mode"]): row for row in rows}
+    assert set(by_model) == set(itertools.product(session.TINY_MODELS.split(","), compared))
+    for (_, mode), row in by_model.items():
+        assert len(row["ms"]) == 2
+        assert row["peak_mib"] > 100
+        assert (row["converted"] > 0) == mode.startswith("amp_")
+    programs = json.loads((tmp_path / "accuracy.json").read_text())
+    assert [row["mode"] for row in programs] == compared
+    assert not any(row["error"] for row in programs)
+    assert "| NCF" in (tmp_path / "steps.log").read_text()
+
+
+def test_a_part_is_stopped_when_its_time_is_over_and_keeps_what_it_wrote(tmp_path):
+    """The process that it started goes with it."""
+    script = tmp_path / "long.py"
+    script.write_text(
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    ended = session.run(session.Part("long", 1.0, f"runpy {script}"), tmp_path, 3.0)
+    assert ended["ended"] == "stopped when its time was over"
+    status = Path("/proc", (tmp_path / "long.log").read_text().strip(), "status")
+    assert not status.exists() or "Z (zombie)" in status.read_text()

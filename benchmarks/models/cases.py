@@ -1,6 +1,6 @@
 """The models that are compiled for GPUs, at realistic widths and at a size for tests.
 
-They are models of ``benchmarks.models``. A model with a real size keeps its widths, has two of its
+They are models of the other modules. A model with a real size keeps its widths, has two of its
 repeated layers, and a smaller batch where XLA's compiler takes long. A model of the wide suite
 keeps its widths and has a larger batch. So figures can be compared with float32 and Keras' policy
 at the same size, but not with the whole models.
@@ -12,13 +12,17 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.models import BENCHMARKS, Workload, wide
+from benchmarks.models import language, recurrent, tabular, vision, wide
 from benchmarks.models.language import TransformerSize
 from benchmarks.models.recurrent import TranslationSize
 from benchmarks.models.tabular import NcfSize
 from benchmarks.models.vision import ImageSize
+from benchmarks.models.workload import Workload
 
 SIZES = ("tiny", "wide")
+_SUITE = {
+    row.name: row for family in (vision, tabular, language, recurrent) for row in family.BENCHMARKS
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,11 +47,11 @@ class Case:
             return dataclasses.replace(
                 wide.MODELS[self.model].workload(), batch=figures, batches=(figures,)
             )
-        return BENCHMARKS[self.model].build(self.model, size, figures)
+        return _SUITE[self.model].build(self.model, size, figures)
 
 
 def _of_suite(model: str, figures: Any, tiny: Any = None, title: str = "") -> Case:
-    row = BENCHMARKS[model]
+    row = _SUITE[model]
     return Case(title or row.title, model, {"tiny": tiny or row.sizes["tiny"], "wide": figures})
 
 
@@ -55,7 +59,7 @@ def _of_wide_suite(model: str, title: str, batch: int) -> Case:
     return Case(title, model, {"tiny": 2, "wide": batch})
 
 
-_TINY_BERT = dataclasses.replace(BENCHMARKS["bert"].sizes["tiny"], has_exact_gelu=False)
+_TINY_BERT = dataclasses.replace(_SUITE["bert"].sizes["tiny"], has_exact_gelu=False)
 
 CASES = {
     "resnet50": _of_suite("resnet50", ImageSize(224, 1000, 1.0, 64, (64,))),
