@@ -127,7 +127,8 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[str], list[str]]
     from absl import logging
 
     logger = logging.get_absl_logger()
-    propagate, verbosity = logger.propagate, logging.get_verbosity()
+    propagate = logger.propagate
+    verbosity = logging.get_verbosity()
     logger.propagate = True
     logging.set_verbosity(logging.WARNING)  # absl's default
     yield lambda text: [

@@ -260,7 +260,9 @@ class _Forked(Popen[Any]):
         # Of what Popen gives to its method: after the arguments, the folder is the fifth, and the
         # pipes' ends are six in a row, and the 21st is start_new_session, the same in Python 3.10
         # to 3.14.
-        folder, environ, pipes = str(more[4] or os.getcwd()), more[5], more[9:15]
+        folder = str(more[4] or os.getcwd())
+        environ = more[5]
+        pipes = more[9:15]
         given = (pipes[0], pipes[3], pipes[5])
         streams = [own if fd == -1 else fd for own, fd in enumerate(given)]
         try:

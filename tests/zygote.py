@@ -81,7 +81,8 @@ class Imported:
         if name not in self._hidden:
             return None
         module = self._hidden[name][name]
-        found, spec = PathFinder.find_spec(name, path, target), module.__spec__
+        found = PathFinder.find_spec(name, path, target)
+        spec = module.__spec__
         if found is None or spec is None or found.origin != spec.origin:
             return None  # the program brings one of its own
         loader: Any = spec.loader

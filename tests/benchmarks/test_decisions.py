@@ -70,7 +70,8 @@ def test_figures_are_those_of_the_report(kept, targets):
     ],
 )
 def test_a_change_of_more_than_one_per_cent_is_shown_in_both_forms(change, differs):
-    key, before = ("bert", "fit", "amd-zen5"), Figures(90.0, 50.0, 200, 1.5)
+    key = ("bert", "fit", "amd-zen5")
+    before = Figures(90.0, 50.0, 200, 1.5)
     now = dataclasses.replace(before, **change)
     shown = table.differences({key: before}, {key: now})
     assert [line[0] for line in shown] == (["-", "+"] if differs else [])

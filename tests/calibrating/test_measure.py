@@ -49,7 +49,8 @@ def few(monkeypatch):
 
 @needs_onednn
 def test_a_table_has_every_product_and_op_that_was_measured(few, tmp_path):
-    said, options = [], tf.config.optimizer.get_experimental_options
+    said = []
+    options = tf.config.optimizer.get_experimental_options
     before = options().get("disable_meta_optimizer", False)
     table = measure.measure(
         SHIPPED, "here", 1.0, lambda number, count, name: said.append((number, count, name))
@@ -107,7 +108,8 @@ def _table(few, of_ops):
 
 
 def test_what_calls_and_stacks_take_is_no_part_of_an_op_or_a_cast(few):
-    to_f16, to_float32 = 2.0, 1.0
+    to_f16 = 2.0
+    to_float32 = 1.0
     casts = {
         "Cast to bfloat16": lambda shape: (2 + DISPATCH / math.prod(shape) + to_f16, 2.0),
         "Cast to float32": lambda shape: (2.0, 2 + DISPATCH / math.prod(shape) + to_float32),

@@ -153,7 +153,8 @@ def test_a_script_or_module_runs_as_if_python_had_been_given_it(command, target)
         "sys.exit(5)\n"
     )
     arguments = [*(word.format(folder=target) for word in command), "a", "--b"]
-    plain, ended = start(arguments, target), start(["-m", "amp_tf", *arguments], target)
+    plain = start(arguments, target)
+    ended = start(["-m", "amp_tf", *arguments], target)
     assert plain.returncode == ended.returncode == 5
     assert json.loads(ended.stdout) == json.loads(plain.stdout)
 

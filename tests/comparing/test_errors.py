@@ -121,7 +121,8 @@ def _compare(at=None, batches=4):
         ):
             os.kill(os.getpid(), signal.SIGINT)
 
-    planted, rng = PLANTED["inputs"], np.random.default_rng(3)
+    planted = PLANTED["inputs"]
+    rng = np.random.default_rng(3)
     rows = [planted.batch(rng) for _ in range(batches)]
     return amp_tf.compare(planted.make(), rows, IN_FLOAT16, steps=batches, progress=progress), told
 

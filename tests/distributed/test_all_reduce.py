@@ -70,7 +70,8 @@ def test_without_the_setting_nothing_is_touched(run):
 
 
 def test_a_spoilt_batch_is_skipped_on_all_replicas_and_training_goes_on(run):
-    found, expected = run("float16", "float16")[0]["fit"], run("float16", "float32")[0]["fit"]
+    found = run("float16", "float16")[0]["fit"]
+    expected = run("float16", "float32")[0]["fit"]
     assert found["skipped"] == expected["skipped"] == 1
     assert found["weights"] != expected["weights"]  # else the gradients were summed in float32
     np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-3)

@@ -84,7 +84,8 @@ class Convolutions(Values):
     normalization in inference.
     """
 
-    SIDE, CHANNELS = 12, 8
+    SIDE = 12
+    CHANNELS = 8
 
     def __init__(self, seed: int) -> None:
         generator = np.random.default_rng(seed)
@@ -108,10 +109,12 @@ class Convolutions(Values):
         self._pixel = vector(1, 1, c, 1)
 
     def multiply(self, x, weight, style):
-        dice, odd = random.Random(style), random.Random(~style)
+        dice = random.Random(style)
+        odd = random.Random(~style)
         convolve = tf.nn.depthwise_conv2d if weight.shape[3] == 1 else tf.nn.conv2d
         y = result = convolve(x, weight, strides=[1] * 4, padding="SAME")
-        scale, bias = dice.choice(self._scales), dice.choice(self._biases)
+        scale = dice.choice(self._scales)
+        bias = dice.choice(self._biases)
         if dice.random() < 0.5:
             scale = scale * tf.math.rsqrt(1.0 + tf.square(bias))
         kind = odd.random()
@@ -147,7 +150,8 @@ class Twins(Convolutions):
     def multiply(self, x, weight, style):
         dice = random.Random(style)
         convolve = tf.nn.depthwise_conv2d if weight.shape[3] == 1 else tf.nn.conv2d
-        bias, scale = dice.choice(self._biases), dice.choice((self._scales[0], self._scales[2]))
+        bias = dice.choice(self._biases)
+        scale = dice.choice((self._scales[0], self._scales[2]))
         if self.dtype != x.dtype:
             x, weight, bias, scale = (
                 tf.cast(value, self.dtype) for value in (x, weight, bias, scale)

@@ -65,7 +65,8 @@ def made_small(block: Block, fails: Callable[[Block], bool]) -> Block:
 
 def _cuts(block: Block) -> Iterator[Block]:
     for index, step in enumerate(block):
-        before, after = block[:index], block[index + 1 :]
+        before = block[:index]
+        after = block[index + 1 :]
         if before or after:
             yield before + after
         for name, inner in step.blocks():

@@ -119,7 +119,8 @@ class Registered:
         """Calls as TensorFlow does, without Python's lock, or as the few calls do that keep it."""
         item = Item.of(name) if item is None else item
         kept = ctypes.create_string_buffer(graph, len(graph))
-        source, result = Buffer(ctypes.addressof(kept), len(graph)), Buffer()
+        source = Buffer(ctypes.addressof(kept), len(graph))
+        result = Buffer()
         call = self.optimizer.optimize_func
         if with_lock:
             call = ctypes.cast(call, OPTIMIZE_WITH_THE_LOCK)

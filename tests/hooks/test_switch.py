@@ -38,7 +38,8 @@ def test_a_hook_patches_once_and_puts_everything_back(home, monkeypatch):
     """Of all libraries; test_patches.py says what happens where others patch the same."""
     for library in ("tensorflow", "keras", "tf_keras"):
         importlib.import_module(library)
-    put, before = Patches.put, {}
+    put = Patches.put
+    before = {}
 
     def recording(self, owner, name, *ours):
         was = inspect.getattr_static(owner, name, None)

@@ -14,7 +14,8 @@ CHAIN = (
     "x = Placeholder()\nallow1 = MatMul(x, x)\nclr1 = Relu(allow1)\nallow2 = MatMul(clr1, "
     "clr1)\nclr2 = Neg(allow2)"
 )
-GPU, CPU = "@/device:GPU:0", "@/job:localhost/replica:0/task:0/device:CPU:0"
+GPU = "@/device:GPU:0"
+CPU = "@/job:localhost/replica:0/task:0/device:CPU:0"
 SIN = "x = Placeholder()\nother1 = Sin(x)"
 FORCED = "x = Placeholder()\nallow1 = MatMul(x, x)\nforced = Mul(allow1, held)\n"
 

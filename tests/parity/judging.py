@@ -34,7 +34,8 @@ from tests.parity.comparison import differences, output_types, run_ours
 from tests.parity.op_pool import OWN, op_def, op_pool
 from tests.parity.random_graphs import RandomGraph, in_words
 
-EQUAL, DIFFERS = "equal", "differs"
+EQUAL = "equal"
+DIFFERS = "differs"
 
 
 @dataclasses.dataclass(frozen=True)

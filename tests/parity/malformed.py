@@ -16,7 +16,8 @@ from tests.oracle import Knobs, Mode
 from tests.parity.comparison import config_for, rewired, type_errors
 
 LIMIT_SECONDS = 10
-GraphDef, AttrValue = graph_pb2.GraphDef, attr_value_pb2.AttrValue
+GraphDef = graph_pb2.GraphDef
+AttrValue = attr_value_pb2.AttrValue
 Random = random.Random
 #: What an attribute may be in place of what it is.
 VALUES = (

@@ -79,5 +79,6 @@ def without_casts(proto):
 
 def check_agreement(proto, result):
     given = feeds(proto)
-    exact, found = run(proto, given), run(result.graph, given)
+    exact = run(proto, given)
+    found = run(result.graph, given)
     np.testing.assert_allclose(found, exact, rtol=0, atol=TOLERANCE * np.abs(exact).max())

@@ -54,7 +54,8 @@ GELU = """
     fetch = Identity(last)
 """
 OF_GELU = ("minus", "scaled", "core", "halved", "gelu")
-FLAT, BACK = [16384, 128], [128, 128, 128]
+FLAT = [16384, 128]
+BACK = [128, 128, 128]
 
 
 @pytest.mark.parametrize("activation", sorted(MATRIX_ACTIVATIONS))

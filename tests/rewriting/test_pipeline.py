@@ -376,7 +376,8 @@ def test_a_collector_that_was_off_stays_off(collector_is_on):
 
 
 def test_of_several_rewrites_at_once_the_one_that_turned_it_off_turns_it_on_again(collector_is_on):
-    first_is_in, second_is_done = threading.Event(), threading.Event()
+    first_is_in = threading.Event()
+    second_is_done = threading.Event()
 
     def first():
         with pipeline.pause_garbage_collector():

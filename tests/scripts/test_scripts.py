@@ -104,7 +104,8 @@ def test_the_status_says_whether_all_is_as_promised(
     demo,
     capsys,
 ):
-    off, on = trained(0.98, 88.7), trained(accuracy, milliseconds, log)
+    off = trained(0.98, 88.7)
+    on = trained(accuracy, milliseconds, log)
     problems = [*demo.judge_accuracy(off, on), *demo.judge_speed(off, on)]
     assert demo.judge(problems, "It was faster.") == (1 if problem else 0)
     assert (problem or "It was faster.") in capsys.readouterr().out

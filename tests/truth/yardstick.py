@@ -59,14 +59,16 @@ def distance(value: np.ndarray, truth: np.ndarray) -> float:
     """
     if value.shape != truth.shape:
         return np.inf
-    value, truth = _as_reals(value), _as_reals(truth)
+    value = _as_reals(value)
+    truth = _as_reals(truth)
     finite = np.isfinite(truth)
     if (
         not np.array_equal(value[~finite], truth[~finite], equal_nan=True)
         or not np.isfinite(value[finite]).all()
     ):
         return np.inf
-    value, truth = value[finite], truth[finite]
+    value = value[finite]
+    truth = truth[finite]
     difference = np.sqrt(np.square(value - truth).sum())
     return float(difference / np.sqrt(np.square(truth).sum())) if difference else 0.0
 
@@ -90,7 +92,8 @@ def judge(
         noise: how far float32 itself varies.
     """
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        error, least = distance(value, truth), distance(ideal, truth)
+        error = distance(value, truth)
+        least = distance(ideal, truth)
         kind = name.split()[0]
         if kind == UNTOUCHED:
             allowed = max(FLOAT32_FLOOR, noise)

@@ -12,7 +12,8 @@ from amp_tf.graph.names import matcher
 from amp_tf.tools.tuning.result import Outcome
 from amp_tf.tools.tuning.tuning import Way
 
-GOOD, BAD = 0.9, 0.4
+GOOD = 0.9
+BAD = 0.4
 
 
 def node(name: str, operations: float = 1e6, **more: Any) -> dict[str, Any]:

@@ -34,7 +34,9 @@ def matrix():
     return np.linalg.qr(_generator.normal(size=(SIZE, SIZE)))[0].astype(np.float32)
 
 
-X, W, V = matrix(), matrix(), matrix()
+X = matrix()
+W = matrix()
+V = matrix()
 
 
 def loop(turns, step, x):
@@ -47,7 +49,8 @@ def function(body):
     """
 
     def run():
-        w, v = tf.Variable(W), tf.Variable(V)
+        w = tf.Variable(W)
+        v = tf.Variable(V)
         compiled = tf.function(lambda x, turns: body(x, turns, w, v))
         results = []
         for turns in (3, 0, 3, *[2] * RUNS):

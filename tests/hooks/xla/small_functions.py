@@ -24,7 +24,8 @@ def tensor(seed: int, *shape: int):
     return tf.constant(np.random.default_rng(seed).normal(size=shape, scale=0.2).astype("float32"))
 
 
-X, W = tensor(1, 8, 8), tensor(2, 8, 8)
+X = tensor(1, 8, 8)
+W = tensor(2, 8, 8)
 
 
 def jitted(function):

@@ -178,7 +178,8 @@ def is_nearer_in_bfloat16(graph: ProgramGraph, row: Row) -> bool:
     """Whether the graph as it was rewritten is right, or much nearer, where each float16 in it is a
     bfloat16.
     """
-    mode, result = MODES["bfloat16"], [graph.fetches[0, row.tensor]]
+    mode = MODES["bfloat16"]
+    result = [graph.fetches[0, row.tensor]]
     rewritten = graph.rewritten(default_config(MODES["float16"]))
     for node in (
         *rewritten.node,
@@ -250,7 +251,8 @@ def with_roundings(
             and not (cause.spares and name in spared)
         }
 
-    giving, reading = named(inputs=False), named(inputs=True)
+    giving = named(inputs=False)
+    reading = named(inputs=True)
     for node in list(result.node):
         for index, tensor in enumerate(node.input):
             reads = node.name in reading and not tensor.startswith("^") and _is_value(node, index)

@@ -13,7 +13,8 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-ROWS, WIDTH = 8, 16
+ROWS = 8
+WIDTH = 16
 IMAGES = (2, 4, 4, 4)  # the same values as images with channels
 GROUPS = (4, 2, 16)  # and as groups of rows
 Block = tuple["Step", ...]
@@ -299,7 +300,8 @@ class Store(Step):
     how: str
 
     def run(self, args, place):
-        variable, mean = place.weights[f"{place.path}/0"], tf.reduce_mean(full(args[0]), axis=0)
+        variable = place.weights[f"{place.path}/0"]
+        mean = tf.reduce_mean(full(args[0]), axis=0)
         update = {
             "assign": lambda: variable.assign(mean),
             "add": lambda: variable.assign_add(0.01 * mean),

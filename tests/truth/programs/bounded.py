@@ -23,7 +23,8 @@ def boxes_by_inverse_sigmoids(w: Weights, x: tf.Tensor) -> Results:
     """A detector's boxes, refined by a small step, and their corners in pixels."""
     anchors = w.bias("anchors", 4, 1.0)
     boxes = tf.sigmoid(0.05 * w.perceptron(x, 4, "net") + anchors)
-    centres, sizes = boxes[:, :2], 0.05 * boxes[:, 2:]
+    centres = boxes[:, :2]
+    sizes = 0.05 * boxes[:, 2:]
     corners = tf.concat([centres - 0.5 * sizes, centres + 0.5 * sizes], 1)
     moved = 1333.0 * (boxes - tf.sigmoid(anchors))
     return _missed(moved, 1.0, corners=corners)
