@@ -80,9 +80,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays: a collection of garbage, which Keras' ``clear_session`` asks
-    for, may skip it.
-    """
+    """Hides all imported modules from garbage collections, which ``clear_session`` asks for."""
     gc.collect()
     gc.freeze()
 

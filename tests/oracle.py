@@ -102,7 +102,7 @@ class Knobs:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a pass made of a graph; types and ops are those of the nodes that were there before."""
+    """The graph that a pass made, with types and ops of the nodes that were there before."""
 
     graph: graph_pb2.GraphDef
     added: int  #: nodes

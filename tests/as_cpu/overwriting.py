@@ -50,7 +50,12 @@ def bits(mask: int) -> bytes:
     """Machine code (x86-64) of a function of one integer that returns whether that bit is in
     ``mask``.
     """
-    # mov eax, edi; mov rdx, mask; bt rdx, rax; setc al; movzx eax, al; ret
+    # mov eax, edi
+    # mov rdx, mask
+    # bt rdx, rax
+    # setc al
+    # movzx eax, al
+    # ret
     return (
         bytes.fromhex("89f848ba")
         + mask.to_bytes(8, "little")

@@ -98,7 +98,9 @@ def test_a_worse_decision_fails_the_check_and_prints_its_row(kept, tmp_path, mon
 
 
 def test_each_rule_of_the_contract_is_left_out_alone(kept, targets, tmp_path, monkeypatch):
-    """What it changes stands beside what is decided with it; what is written by hand stays."""
+    """The table shows what it changes beside the decision with it, and keeps what is written by
+    hand.
+    """
     only = [targets["amd-zen5"], targets[rewriting.GPU_TARGET]]
     monkeypatch.setattr(table, "each", in_this_process)
     decided = table.decided(NAMES[:1], kept, only, 1)

@@ -1,4 +1,4 @@
-"""What is measured on this CPU, how, and what the table makes of the times."""
+"""Measures ops on this CPU, and makes the table of costs from given times."""
 
 import math
 import time
@@ -87,9 +87,7 @@ def test_all_ops_of_the_shipped_tables_are_measured():
 
 
 def _times(**special):
-    """What was timed, as the table is made from it: 5 ns for an element, 1 for a call and 1 more
-    for a stack.
-    """
+    """Returns times from which the table is made: 5 ns an element, 1 a call and 1 more a stack."""
     of_ops = {}
     for shape in elements.SHAPES:
         of_ops.update(
@@ -149,9 +147,7 @@ def test_ops_read_or_write_no_tensor_that_is_larger_than_the_shape_that_they_are
 
 
 def test_every_op_of_the_lists_has_a_row_or_costs_nothing_or_is_named_here():
-    """Those that are not measured: second gradients of poolings, and ops that are rare around
-    products.
-    """
+    """Second gradients of poolings and ops that are rare around products are not measured."""
     unmeasured = Trait(
         """MaxPoolGradGrad MaxPoolGradGradV2 TensorListConcatLists TensorListGather
         TensorListScatter TensorListScatterIntoExistingList TensorListScatterV2 TensorListSplit

@@ -25,9 +25,7 @@ LOADED = (
 
 @pytest.fixture
 def target(tmp_path):
-    """What ``pip install -t`` makes: a folder that is on PYTHONPATH and whose .pth files nobody
-    reads.
-    """
+    """Makes a folder as ``pip install -t`` does: on PYTHONPATH, where nobody reads .pth files."""
     folder = tmp_path / "target"
     folder.mkdir()
     for part in (PACKAGE, PACKAGE.parent / "_amp_tf_start.py"):

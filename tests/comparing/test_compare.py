@@ -1,4 +1,4 @@
-"""What ``amp_tf.compare`` finds in models and steps, as text and as data."""
+"""``amp_tf.compare`` finds errors in models and steps, and gives them as text and as data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written to fix an error."""
+"""A comparison writes settings that fix an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is judged to be healthy, and what is named first where it is not."""
+"""A comparison judges a program, and names first what is wrong in it."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def tiny_loss() -> tuple[Run, list[Any]]:
 def errors_of_run(
     step: Run, batch: tuple[np.ndarray, ...], config: amp_tf.AmpConfig
 ) -> dict[str, float]:
-    """How far the results of a program under amp_tf are from those in float32, by name."""
+    """Returns the errors of a program's results under amp_tf against float32, by name."""
     truth = tf.function(step)(*map(tf.constant, batch))
     handle = amp_tf.enable(config)
     try:

@@ -34,8 +34,8 @@ def run(site_folder):
 )
 def test_matrices_are_summed_in_16_bit_and_the_rest_in_float32(precision, allreduce, run):
     found, err = run(precision, allreduce)
-    # Of two replicas each: the matrix in 16 bit; row and scalar together, and with float16 the
-    # bound, in float32.
+    # Each of two replicas reduces the matrix in 16 bit, row and scalar together in float32, and
+    # with float16 the bound in float32.
     assert found["sum"]["types"] == {allreduce: 2, "float32": 4 if allreduce == "float16" else 2}
     # The product itself is rounded to 16 bit as well.
     bound = 2 * BOUNDS[allreduce]

@@ -1,6 +1,4 @@
-"""What random programs compute with, of one size after any number of products, so that any wrong
-weight shows.
-"""
+"""Values for random programs, whose size any number of products keeps: wrong weights show."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ class Values(abc.ABC):
 
     @abc.abstractmethod
     def tolerance(self, products: int) -> float:
-        """How far a result of so many products may be off by rounding alone."""
+        """Returns the largest error that rounding alone gives after so many products."""
 
     def weights(self) -> list[np.ndarray]:
         """The variables' values now."""

@@ -1,4 +1,4 @@
-"""What TensorFlow runs at last: the types of products, casts, gelus in the kernels of products."""
+"""TensorFlow runs products in 16 bit, few casts, and gelus inside the kernels of products."""
 
 import numpy as np
 import pytest

@@ -99,7 +99,7 @@ class Params(ctypes.Structure):
 
 
 class Registered:
-    """What TensorFlow holds after it has loaded the shim."""
+    """The callbacks that TensorFlow holds after it has loaded the shim."""
 
     def __init__(self, path, *, version=(0, 0, 1), params_size=56):
         # TF_OFFSET_OF_END of the last toggle, without the padding behind it
@@ -236,7 +236,7 @@ def test_a_callback_that_was_replaced_is_let_go(shim):
 
 
 def optimized_in_a_child(registered, shim):
-    """What a forked child makes of a graph; its callback is then removed, without waiting for the
+    """Optimizes a graph in a forked child, which then removes its callback without waiting for the
     parent's threads.
     """
     reader, writer = os.pipe()

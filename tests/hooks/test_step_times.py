@@ -1,4 +1,4 @@
-"""What the program's own steps take: counted where a report is asked for, whoever runs them."""
+"""The program's own steps are timed where a report is asked for, whoever runs them."""
 
 import contextlib
 import time

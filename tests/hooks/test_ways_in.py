@@ -9,8 +9,8 @@ import pytest
 
 from tests.hooks import running
 
-# What a program returns in bfloat16 against float32: bfloat16 has 8 significant bits, and the
-# programs train for 10 to 24 steps on values of about 1.
+# Limits of bfloat16 against float32: bfloat16 has 8 significant bits, and the programs train for 10
+# to 24 steps on values of about 1.
 RELATIVE = 0.05
 ABSOLUTE = 0.03
 

@@ -116,8 +116,7 @@ def clip(optimizer, gradient):
     return tf.clip_by_norm(optimizer.get_unscaled_gradients([gradient])[0], 0.5)
 
 
-#: What a loop does to its loss and to its gradient, how far its weight moves, and whether it is
-#: told.
+#: Functions of loss and gradient in a loop, how far its weight moves, and whether it is told.
 LOOPS = {
     "by hand": (multiply, divide, 0.5, True),
     "by a factor of its own": (

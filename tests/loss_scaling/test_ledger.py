@@ -1,6 +1,4 @@
-"""What is said of skipped steps: the cause, found out by training, then from a status; and the
-error's text.
-"""
+"""Messages about skipped steps name the cause, found by training or from a status."""
 
 import keras
 import numpy as np

@@ -35,7 +35,7 @@ class Momentum:
 
 
 class Bare:
-    """What a loop does without a scaler, in the scaler's place."""
+    """Takes the scaler's place in a loop without one."""
 
     def scale(self, loss):
         return loss

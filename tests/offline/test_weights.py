@@ -41,7 +41,7 @@ def _convert(model, folder, config=BFLOAT16, **options):
 
 
 def _serve(folder, values):
-    """What the model of a folder answers."""
+    """Returns the answer of a folder's model."""
     model = tf.saved_model.load(str(folder))  # whose variables live as long as it does
     return model.serve(tf.constant(values)).numpy()
 

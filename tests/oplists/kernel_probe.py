@@ -1,5 +1,4 @@
-"""What 16-bit kernels refuse that float32's take: the kernels of this CPU are run, over the
-attributes of their ops.
+"""Runs this CPU's kernels over the attributes of their ops: which do 16-bit ones refuse?
 
     python -m tests.oplists.kernel_probe            a line for each case that is refused
     python -m tests.oplists.kernel_probe --json     for tests: oneDNN's types, and all outcomes
@@ -79,7 +78,7 @@ class Case:
 
     @property
     def values(self) -> list[Any]:
-        """What it reads: the same numbers in every process."""
+        """Makes the inputs, the same numbers in every process."""
         random = np.random.default_rng(zlib.crc32(str(self).encode()))
         values = [
             given if isinstance(given, np.ndarray) else random.random(given, np.float32)
@@ -380,8 +379,8 @@ def run(all_cases: Sequence[Case]) -> list[dict[str, str]]:
 
 
 def _outcomes(session: Any, number: int, case: Case) -> dict[str, str]:
-    """What becomes of a case; 16 bit makes equal values, of which a gradient's maximum is another
-    one.
+    """Returns a case's outcome by type, with equal values in 16 bit, which change a gradient's
+    maximum.
     """
     tolerance = math.inf if case.behind or case.op == _WRONG else _TOLERANCE
     try:

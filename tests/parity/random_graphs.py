@@ -20,7 +20,7 @@ from tests.parity.op_pool import LISTS, OpPool, op_def, op_pool
 
 T = TypeVar("T")
 Choose = Callable[[int], int]
-# What flows on a wire: a DataType number; for variants and resources also the DataType of what they
+# The type of a wire: a DataType number, and for variants and resources also the DataType that they
 # hold.
 Kind = tuple[int, int]
 

@@ -1,5 +1,5 @@
-"""Where amp_tf differs from TensorFlow's pass on purpose: each with its reason, and what both make
-of a graph.
+"""amp_tf differs from TensorFlow's pass on purpose, each time with a reason and a graph that shows
+it.
 
 A difference that is not here is a bug. How the differential tests allow for one is in
 ``judging.py``.
@@ -32,7 +32,7 @@ PRODUCT = INPUT + "allow1 = MatMul(input, input)\n"
 
 
 class Shown(NamedTuple):
-    """What becomes 16 bit of a graph.
+    """A graph, and the nodes of it that become 16 bit.
 
     Attributes:
         name: of the difference; behind a colon what is shown.

@@ -1,6 +1,4 @@
-"""What must hold for the rewrite of any graph, a broken one included, whatever TensorFlow's pass
-does.
-"""
+"""The rewrite of any graph, even a broken one, has properties of its own, parity aside."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def ops(proto):
 
 
 def without_casts(proto):
-    """What each node reads, casts skipped."""
+    """Returns the inputs of each node, with casts skipped."""
     behind = {node.name: node.input[0] for node in proto.node if node.op == "Cast"}
     return {node.name: [behind.get(name, name) for name in node.input] for node in proto.node}
 

@@ -83,7 +83,7 @@ def biased(text, conv="conv", scaled="scaled", bias="c"):
     return found.replace(f"{scaled} = Mul(s, {conv})", f"{added}s, {conv}_biased)")
 
 
-# What TensorFlow's remapper makes of a convolution with a bias before amp_tf sees the graph.
+# TensorFlow's remapper makes this of a convolution with a bias before amp_tf sees the graph.
 FUSED = BLOCK.replace(
     "conv = Conv2D(x, w)",
     "c = Placeholder() shape=[16]\n    conv = _FusedConv2D(x, w, c) fused_ops=['BiasAdd'] "

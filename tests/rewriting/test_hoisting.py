@@ -123,7 +123,7 @@ def check_same(proto, result, monkeypatch):
 
 
 def casts(proto):
-    """What new casts to bfloat16 read."""
+    """Returns the inputs of new casts to bfloat16."""
     wanted = tf.bfloat16.as_datatype_enum
     return [
         node.input[0]

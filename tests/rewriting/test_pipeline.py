@@ -132,7 +132,7 @@ def test_preserve_names_nodes_of_the_graph_and_not_of_its_functions():
 
 
 def test_the_memory_of_functions_is_weighed_like_that_of_graphs():
-    """Where amp_tf chooses; arguments and results of functions are no NodeDefs."""
+    """Arguments and results of functions are no NodeDefs, and count where amp_tf chooses."""
     result = rewrite(graph(CHAIN, function(FUNCTION)), amp_tf.AmpConfig(goal="memory"))
     assert [report.function for report in result.report.graphs] == ["", "f"]
 

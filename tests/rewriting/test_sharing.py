@@ -1,6 +1,4 @@
-"""What is shared: reads of variables, the ops that make TensorLists, and the lists of several
-functions.
-"""
+"""Reads of variables, ops that make TensorLists, and lists of several functions are shared."""
 
 from __future__ import annotations
 

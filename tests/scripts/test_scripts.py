@@ -32,7 +32,7 @@ ON = "INFO:absl:amp_tf: 3 graphs, {} of 648 nodes converted to bfloat16, 32 cast
 
 @pytest.fixture
 def forked(monkeypatch):
-    """What is started of this Python is a fork."""
+    """Forks each process that is started of this Python."""
     monkeypatch.setattr(subprocess, "Popen", processes.start)
 
 
@@ -277,9 +277,7 @@ def files(folder):
 
 @pytest.fixture
 def checkout(tmp_path):
-    """What the scripts read and write, so that one that works when it is asked for help harms
-    nothing.
-    """
+    """Copies what the scripts read and write, so that a wrong one harms nothing."""
     for name in ("scripts", ".ci", "docker"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("README.md", "pyproject.toml"):

@@ -1,4 +1,4 @@
-"""What rounds of runs say, with given figures: the verdict, and when further rounds end."""
+"""Rounds of runs give a verdict, and end when further rounds would not change it."""
 
 import json
 

@@ -1,10 +1,10 @@
-"""How far a 16-bit result may be from float32: not much further than the ideal mixed program's.
+"""A 16-bit result may be not much further from float32 than the ideal mixed program's.
 
-The ideal mixed program computes its products in 16 bit and casts their results back at once. What
-it loses is inherent in multiplying in 16 bit; what a program loses beyond it was lost by the choice
-of what else became 16 bit. So a result is judged by a ratio, its error over the ideal program's,
-and a ratio above :data:`LIMIT` is a defect. A product that a rule keeps in float32 is float32 in
-the ideal program, too: so each new rule makes the yardstick stricter, never looser.
+The ideal mixed program computes its products in 16 bit and casts their results back at once. Its
+loss is inherent in multiplying in 16 bit, and any loss beyond it comes from the choice of what else
+became 16 bit. So a result is judged by a ratio, its error over the ideal program's, and a ratio
+above :data:`LIMIT` is a defect. A product that a rule keeps in float32 is float32 in the ideal
+program, too: so each new rule makes the yardstick stricter, never looser.
 
 Errors are relative, in the L2 norm, over all draws of the inputs together: a single number is near
 the truth by luck, eight of them are not. The ideal error has a floor, because a value may be
@@ -35,7 +35,7 @@ READ = ("loss", "metric")  # the first words of the names of such numbers
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What the yardstick says of one tensor.
+    """The yardstick's judgement of one tensor.
 
     Attributes:
         ratio: the error over the largest of the ideal error and the floors. 1 where both programs

@@ -1,6 +1,4 @@
-"""What the tests of the XLA hook in this process share: small functions, and what became of
-them.
-"""
+"""Small functions for the tests of the XLA hook in this process, and what XLA compiled of them."""
 
 from __future__ import annotations
 
@@ -50,8 +48,8 @@ def products(fdef) -> Counter[str]:
 
 
 def assert_rounded(actual, expected, products: int) -> None:
-    """Whether two chains of so many products differ by bfloat16's rounding alone: of operands and
-    results, by 2**-9.
+    """Asserts that two chains of so many products differ by bfloat16's rounding of operands and
+    results alone (2**-9).
     """
     bound = products * 3 * 2**-9 * np.abs(expected).max()
     np.testing.assert_allclose(actual, expected, rtol=0, atol=bound)

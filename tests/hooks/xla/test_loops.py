@@ -215,8 +215,8 @@ def test_the_ops_are_those_that_xla_has_only_float32_kernels_for():
 
 
 def _is_float32_only(op):
-    """Whether some type of an op may be float32 in XLA's kernels and may not be 16 bit, although
-    the op allows it.
+    """Tells whether XLA's kernels have float32 and no 16 bit for some type, although the op allows
+    it.
     """
     found = op_def_registry.get(op)
     registered = kernels.get_registered_kernels_for_op(op).kernel

@@ -26,8 +26,8 @@ _SOURCE = re.compile(r", metadata=\{[^}]*\}")  # names of nodes and lines of the
 
 
 class Compiled:
-    """What XLA was asked to compile: for each module, its products by kind and element type; and
-    all texts.
+    """The modules that XLA was asked to compile: products of each by kind and element type, and all
+    texts.
     """
 
     def __init__(self, folder):

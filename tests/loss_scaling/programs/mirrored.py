@@ -215,7 +215,7 @@ def steps_of_a_thread():
 
 
 def train_beside_a_thread():
-    """What a thread's optimizer does while replicas trace a step that accumulates gradients."""
+    """Trains in a thread while replicas trace a step that accumulates gradients."""
     seen = []
 
     class Own(keras.optimizers.SGD):

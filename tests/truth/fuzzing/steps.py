@@ -143,7 +143,7 @@ def flat(x: tf.Tensor) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """What a step may use besides the values that it reads.
+    """The surroundings of a step besides the values that it reads.
 
     Attributes:
         path: names the step among all steps of all programs of a graph.
@@ -169,7 +169,7 @@ class Step(abc.ABC):
         """The value that it adds."""
 
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Those of its variables."""
+        """The shapes of its variables."""
         return ()
 
 
@@ -212,7 +212,7 @@ class _OfTable(Step):
 
 
 class Product(_OfTable):
-    """Of two values."""
+    """A product of two values."""
 
     table = PRODUCTS
 

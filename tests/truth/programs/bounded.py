@@ -31,7 +31,7 @@ def boxes_by_inverse_sigmoids(w: Weights, x: tf.Tensor) -> Results:
 
 
 def coordinates_in_pixels(w: Weights, x: tf.Tensor) -> Results:
-    """How far a point was moved that a tanh keeps in the image."""
+    """Returns the move of a point, in pixels, that a tanh keeps in the image."""
     grid = w.bias("grid", 2, 0.5)
     points = 512.0 * (1.0 + tf.tanh(grid + 0.02 * w.perceptron(x, 2, "net")))
     return _missed(points - 512.0 * (1.0 + tf.tanh(grid)), 3.0)

@@ -1,6 +1,6 @@
 """Matrices that a program makes by a product, and then inverts, factors or diagonalizes.
 
-What is computed from data alone, by products near a decomposition alone, is as in float32.
+Values that products compute from data alone near a decomposition are as in float32.
 """
 
 from __future__ import annotations

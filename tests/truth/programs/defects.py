@@ -141,7 +141,7 @@ def _gates(bench: Bench) -> None:
 
 
 def _pipeline(bench: Bench) -> None:
-    """What tf.data computes is what a user gave: nobody asked to round it."""
+    """tf.data computes what a user gave, which nobody asked to round."""
     images = (128 + 40 * bench.normal(16, 12, 12, 3)).astype(np.float32)
     filters = bench.normal(3, 3, 3, 4)
 

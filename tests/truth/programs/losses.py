@@ -17,7 +17,7 @@ _ROWS = 64
 _CLASSES = 16
 _DRAWS = 6
 
-#: What the predictions and the labels of a loss are, by words in its name; the first that fits.
+#: The predictions and labels of a loss, by words in its name, of which the first that fits counts.
 _KINDS = (
     *(
         ("CategoricalGeneralized", "classes"),

@@ -73,7 +73,7 @@ def models_in(module: str) -> Iterator[Program]:
 
 
 def _train(model: Model, bench: Bench) -> None:
-    """What the model says, its loss, and the gradients."""
+    """Trains a model once: its results, its loss, and the gradients are outputs."""
     weights = Weights(bench)
     model(weights, tf.constant(bench.normal(_ROWS, _WIDTH)))
 
@@ -207,7 +207,7 @@ def _end(y: tf.Tensor, **more: Any) -> Results:
 
 
 def _heads(w: Weights, x: tf.Tensor, name: str) -> tf.Tensor:
-    """Of two sentences of eight words: (sentence, head, word, 8)."""
+    """Returns the heads of two sentences of eight words: (sentence, head, word, 8)."""
     words = tf.reshape(w.dense(x, 64, name), [2, 8, 8, 8])
     return tf.transpose(words, [0, 2, 1, 3])
 

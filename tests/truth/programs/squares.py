@@ -71,7 +71,7 @@ def cosines_by_hand(w: Weights, x: tf.Tensor) -> Results:
 
 
 def rays_that_meet_a_sphere(w: Weights, x: tf.Tensor) -> Results:
-    """Where rays of learned directions enter it."""
+    """Returns the points at which rays of learned directions enter it."""
     directions = w.perceptron(x, 3, "net") + tf.constant([0.0, 0.0, 6.0])
     directions /= tf.sqrt(_size(directions))[:, None]
     origins = w.bias("eye", 3) - tf.constant([0.0, 0.0, 9.0])
