@@ -330,6 +330,19 @@ def keep_until(is_done, seconds: float = 1.5) -> None:
         keep_the_lock(seconds)
 
 
+def optimized_when_free(registered):
+    """Optimizes a graph once the thread of a skipped visit has had the lock, which it may get late.
+
+    Until then other graphs do not wait at all.
+    """
+    for _ in range(6000):
+        got = registered.optimize(b"graph")
+        if got != b"graph":
+            break
+        time.sleep(0.01)
+    return got
+
+
 def test_a_graph_waits_for_a_lock_that_is_kept_by_a_call_that_computes_nothing(shim):
     """As a data thread keeps it that reads from a slow disk."""
     shim.set_callback(emits(shim))
@@ -375,7 +388,7 @@ def test_a_graph_waits_no_longer_than_it_has_patience_unless_the_process_works(w
     assert (count() == 0) is works
     assert count() == visits.got.count(b"graph")
     assert impatient.skipped(Skip.LOCKED)[1] == ("" if works else "__inference_train_function_12")
-    assert registered.optimize(b"graph") == b"new"  # the lock is free again
+    assert optimized_when_free(registered) == b"new"
 
 
 def test_a_graph_does_not_wait_while_the_converter_keeps_the_lock(shim):
@@ -387,7 +400,7 @@ def test_a_graph_does_not_wait_while_the_converter_keeps_the_lock(shim):
     assert count == visits.got.count(b"graph") > 0
     assert name == "__inference_train_function_12"
     assert shim.skipped(Skip.LOCKED) == (0, "")
-    assert registered.optimize(b"graph") == b"new"
+    assert optimized_when_free(registered) == b"new"
 
 
 @pytest.mark.parametrize(
