@@ -80,9 +80,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays: a collection of garbage, which Keras' ``clear_session`` asks
-    for, may skip it.
-    """
+    """Hides all imported modules from garbage collections, which ``clear_session`` asks for."""
     gc.collect()
     gc.freeze()
 
@@ -127,7 +125,8 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[str], list[str]]
     from absl import logging
 
     logger = logging.get_absl_logger()
-    propagate, verbosity = logger.propagate, logging.get_verbosity()
+    propagate = logger.propagate
+    verbosity = logging.get_verbosity()
     logger.propagate = True
     logging.set_verbosity(logging.WARNING)  # absl's default
     yield lambda text: [

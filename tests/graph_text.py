@@ -2,7 +2,7 @@
 
 A line reads ``name = Op(inputs) T=float32 … @device ^controls``; parts that are empty are left out.
 Nodes keep the order of the graph and attributes are sorted by name, so that equal graphs have equal
-texts and a rewrite shows as the lines that it changed. Of a constant only type and shape are shown.
+texts and a rewrite shows as the lines that it changed. A constant shows only its type and shape.
 The functions of the library follow, sorted by name.
 """
 

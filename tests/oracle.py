@@ -32,7 +32,9 @@ from tensorflow.python.grappler import cluster, tf_optimizer  # noqa: E402
 
 from tests.as_cpu import onednn  # noqa: E402
 
-DT_FLOAT, DT_HALF, DT_BFLOAT16 = 1, 19, 14
+DT_FLOAT = 1
+DT_HALF = 19
+DT_BFLOAT16 = 14
 
 
 class Mode(enum.Enum):
@@ -100,7 +102,7 @@ class Knobs:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a pass made of a graph; types and ops are those of the nodes that were there before."""
+    """The graph that a pass made, with types and ops of the nodes that were there before."""
 
     graph: graph_pb2.GraphDef
     added: int  #: nodes

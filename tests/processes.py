@@ -4,8 +4,8 @@ fresh process.
 ``start`` and ``run`` are ``subprocess.Popen`` and ``subprocess.run`` for Python programs, in forks
 of a zygote (``tests/zygote.py``), with arguments, environment, folder, streams, status and signals
 as in a fresh process. There is one zygote for each environment that decides something while Python
-starts or TensorFlow is imported; that of programs with ``-S`` has imported nothing. What tests the
-start itself or is about ``fork`` gives its reason by ``fresh``.
+starts or TensorFlow is imported; that of programs with ``-S`` has imported nothing. A test of the
+start itself or of ``fork`` gives its reason by ``fresh``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _READ_AT_START = (
     ),
     *("ONEDNN_", "DNNL_", "OMP_", "KMP_", "MKL_", "OPENBLAS_"),
 )
-#: Of these, what is read when a program has begun.
+#: These of them are read after a program has begun.
 _READ_LATER = (
     "TF_ENABLE_AUTO",
     "TF_AUTO_MIXED_PRECISION",
@@ -57,8 +57,7 @@ _READ_LATER = (
     "PYTHONWARNINGS",
 )
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
-#: What every program gets that is not given another value: the fewer environments, the fewer
-#: zygotes.
+#: Defaults for every program: the fewer environments, the fewer zygotes.
 EVERYWHERE = {
     _LOG_LEVEL: "2",
     "CUDA_VISIBLE_DEVICES": "",
@@ -157,8 +156,8 @@ def stop_zygotes() -> None:
 
 
 def _is_forkable(arguments: list[str], environ: dict[str, str], options: dict[str, Any]) -> bool:
-    """Whether a fork can be this process: this Python and its TensorFlow, no options but those that
-    it heeds.
+    """Tells whether a fork can be this process: this Python, and no options but those that a fork
+    heeds.
     """
     interpreter, *rest = arguments
     path = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
@@ -257,10 +256,12 @@ class _Forked(Popen[Any]):
     _end = -1
 
     def _execute_child(self, args: list[str], *more: Any) -> None:
-        # Of what Popen gives to its method: after the arguments, the folder is the fifth, and the
+        # Popen gives its method a long list: after the arguments, the folder is the fifth, and the
         # pipes' ends are six in a row, and the 21st is start_new_session, the same in Python 3.10
         # to 3.14.
-        folder, environ, pipes = str(more[4] or os.getcwd()), more[5], more[9:15]
+        folder = str(more[4] or os.getcwd())
+        environ = more[5]
+        pipes = more[9:15]
         given = (pipes[0], pipes[3], pipes[5])
         streams = [own if fd == -1 else fd for own, fd in enumerate(given)]
         try:

@@ -203,7 +203,7 @@ import tensorflow; print(tensorflow.value); {LOADED}
 
 
 def test_a_switch_that_is_set_later_loads_it_once(tmp_path):
-    """What ``os.environ`` is given afterwards is the package's to follow."""
+    """The package, not the start, follows later changes of ``os.environ``."""
     (tmp_path / "tensorflow.py").write_text("")
     code = f"""
 import os, tensorflow

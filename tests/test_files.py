@@ -1,4 +1,4 @@
-"""What may be read: regular files up to a limit, and nothing that waits or never ends."""
+"""Only regular files up to a limit are read, and nothing that waits or never ends."""
 
 from __future__ import annotations
 

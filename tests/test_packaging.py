@@ -32,7 +32,7 @@ ELF_MACHINE = {"x86_64": 62, "aarch64": 183}  # e_machine of the ELF header
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """What a clone holds, so that the build leaves nothing behind in this checkout."""
+    """Makes a clone, so that the build leaves nothing behind in this checkout."""
     folder = tmp_path_factory.mktemp("checkout")
     names = [
         "setup.py",

@@ -1,7 +1,7 @@
 """Every command and output of the pages runs here, as it stands. One test a page.
 
 A page's blocks run in their order, in a folder with the programs and models that the pages speak
-of. What a block is stands on its first line, where readers do not see it:
+of. A block's first line says its kind, where readers do not see it:
 
 - ``console``: commands after ``$``, and what they print. Numbers may differ, ``…`` stands for any
   text, and alone on a line for any lines. ``exit 1`` is the status of the last one.
@@ -59,7 +59,7 @@ for folder in ("model_folder", "saved_model_folder"):
     model.export(folder, verbose=False)
 np.savez("inputs.npz", **{model.inputs[0].name: np.ones((8, 2), np.float32)})
 """
-# What the Python blocks take for granted, and what holds after those of a page.
+# Python blocks of a page begin with this, and end with the assertions below.
 BEFORE = """
 import keras
 import tensorflow as tf
@@ -192,8 +192,8 @@ _ended: dict[str, subprocess.CompletedProcess[str]] = {}
 def start(command, folder, **variables):
     """Runs a command, or Python with arguments; what it prints is in one stream.
 
-    What neither writes a file nor reads one of its page's says the same on each page, and runs
-    once.
+    A command that neither writes a file nor reads one of its page's says the same on each page, and
+    runs once.
     """
     if isinstance(command, list) or not ALIKE.match(command):
         return _start(command, folder, **variables)

@@ -134,7 +134,8 @@ def test_streams_limits_and_signals_are_those_of_subprocess(tmp_path):
 
 
 def test_what_a_fork_cannot_be_is_a_fresh_process(tmp_path):
-    python, code = sys.executable, ["-c", ""]
+    python = sys.executable
+    code = ["-c", ""]
     assert processes._is_forkable([python, *code], {}, {"cwd": tmp_path, "text": True})
     (tmp_path / "tensorflow.py").touch()
     for command, environ, options in (

@@ -1,4 +1,4 @@
-"""What a type checker says to users."""
+"""A type checker understands users' programs."""
 
 import re
 from pathlib import Path

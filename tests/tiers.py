@@ -27,15 +27,13 @@ _OURS = tuple(f"{_ROOT / folder}/" for folder in ("tests", "benchmarks", "script
 
 
 def is_quick(item: pytest.Item) -> bool:
-    """Whether a test, once marked, belongs to the quick tier."""
+    """Tells whether a test, once marked, belongs to the quick tier."""
     marks = {mark.name for mark in item.iter_markers()}
     return "quick" in marks or marks.isdisjoint({"process", "slow"})
 
 
 def starts_process(item: pytest.Function) -> bool:
-    """Whether a test or one of its fixtures calls, itself or through our own functions, what starts
-    one.
-    """
+    """Tells whether a test or one of its fixtures calls a function that starts a process."""
     fixtures = item._fixtureinfo.name2fixturedefs.values()  # pytest has no public name for it
     functions = [item.function, *(definitions[-1].func for definitions in fixtures)]
     seen: set[Any] = set()
@@ -92,7 +90,7 @@ def _called(function: types.FunctionType) -> tuple[Any, ...]:
 
 
 def _named(code: types.CodeType, names: dict[str, Any]) -> Iterator[Any]:
-    """What the names in a function's code stand for: functions, and attributes of modules."""
+    """Yields the functions, and attributes of modules, that a function's code names."""
     known = [names[name] for name in code.co_names if name in names]
     modules = [value for value in known if isinstance(value, types.ModuleType)]
     for value in [

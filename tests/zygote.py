@@ -81,7 +81,8 @@ class Imported:
         if name not in self._hidden:
             return None
         module = self._hidden[name][name]
-        found, spec = PathFinder.find_spec(name, path, target), module.__spec__
+        found = PathFinder.find_spec(name, path, target)
+        spec = module.__spec__
         if found is None or spec is None or found.origin != spec.origin:
             return None  # the program brings one of its own
         loader: Any = spec.loader
@@ -115,7 +116,7 @@ class Zygote:
         self._on_interrupt = signal.getsignal(signal.SIGINT)
 
     def serve(self) -> dict[str, Any]:
-        """What a program is to be; returns in the child alone."""
+        """Forks for each request, and returns what the program is to be, in the child alone."""
         os.set_blocking(self._wake, False)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -264,7 +265,7 @@ def end_at_once(status: list[Any]) -> None:
 
 
 def _added_at_start() -> dict[str, str]:
-    """What Python adds to its environment: in the C locale, another one."""
+    """Returns the variables that Python adds to its environment in the C locale."""
     with open("/proc/self/environ", "rb") as file:
         is_given = b"LC_CTYPE=" in file.read()
     return (

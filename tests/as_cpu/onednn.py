@@ -18,20 +18,20 @@ from tests.as_cpu import overwriting
 
 
 def is_on() -> bool:
-    """Whether TensorFlow computes with oneDNN: by default so on CPUs with instructions for neural
-    networks.
+    """Tells whether TensorFlow computes with oneDNN, its default on CPUs with instructions for
+    neural networks.
     """
     return bool(overwriting.function(_framework(), overwriting.ONEDNN_IS_ON)())
 
 
 @functools.cache
 def computes_bfloat16() -> bool:
-    """Whether it computes bfloat16 with oneDNN."""
+    """Tells whether it computes bfloat16 with oneDNN."""
     return computes(types_pb2.DT_BFLOAT16)
 
 
 def computes(data_type: int) -> bool:
-    """Whether it computes a type with oneDNN."""
+    """Tells whether it computes a type with oneDNN."""
     has_kernels = overwriting.function(_framework(), overwriting.ONEDNN_HAS_KERNELS)
     return is_on() and bool(has_kernels(ctypes.byref(ctypes.c_int(data_type))))
 

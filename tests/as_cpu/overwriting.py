@@ -20,7 +20,9 @@ ONEDNN_HAS_KERNELS = "_ZN10tensorflow36IsDataTypeSupportedByOneDNNOnThisCPUERKNS
 ONEDNN_IS_ON = "_ZN10tensorflow12IsMklEnabledEv"
 HAS_FEATURE = "_ZN3tsl4port14TestCPUFeatureENS0_10CPUFeatureE"
 
-_READ, _WRITE, _EXECUTE = mmap.PROT_READ, mmap.PROT_WRITE, mmap.PROT_EXEC
+_READ = mmap.PROT_READ
+_WRITE = mmap.PROT_WRITE
+_EXECUTE = mmap.PROT_EXEC
 # "Return true" and "return false".
 _CODE = {
     "x86_64": {True: bytes.fromhex("b801000000c3"), False: bytes.fromhex("31c0c3")},
@@ -48,7 +50,12 @@ def bits(mask: int) -> bytes:
     """Machine code (x86-64) of a function of one integer that returns whether that bit is in
     ``mask``.
     """
-    # mov eax, edi; mov rdx, mask; bt rdx, rax; setc al; movzx eax, al; ret
+    # mov eax, edi
+    # mov rdx, mask
+    # bt rdx, rax
+    # setc al
+    # movzx eax, al
+    # ret
     return (
         bytes.fromhex("89f848ba")
         + mask.to_bytes(8, "little")

@@ -70,7 +70,8 @@ def test_figures_are_those_of_the_report(kept, targets):
     ],
 )
 def test_a_change_of_more_than_one_per_cent_is_shown_in_both_forms(change, differs):
-    key, before = ("bert", "fit", "amd-zen5"), Figures(90.0, 50.0, 200, 1.5)
+    key = ("bert", "fit", "amd-zen5")
+    before = Figures(90.0, 50.0, 200, 1.5)
     now = dataclasses.replace(before, **change)
     shown = table.differences({key: before}, {key: now})
     assert [line[0] for line in shown] == (["-", "+"] if differs else [])
@@ -97,7 +98,9 @@ def test_a_worse_decision_fails_the_check_and_prints_its_row(kept, tmp_path, mon
 
 
 def test_each_rule_of_the_contract_is_left_out_alone(kept, targets, tmp_path, monkeypatch):
-    """What it changes stands beside what is decided with it; what is written by hand stays."""
+    """The table shows what it changes beside the decision with it, and keeps what is written by
+    hand.
+    """
     only = [targets["amd-zen5"], targets[rewriting.GPU_TARGET]]
     monkeypatch.setattr(table, "each", in_this_process)
     decided = table.decided(NAMES[:1], kept, only, 1)

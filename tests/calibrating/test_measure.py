@@ -1,4 +1,4 @@
-"""What is measured on this CPU, how, and what the table makes of the times."""
+"""Measures ops on this CPU, and makes the table of costs from given times."""
 
 import math
 import time
@@ -49,7 +49,8 @@ def few(monkeypatch):
 
 @needs_onednn
 def test_a_table_has_every_product_and_op_that_was_measured(few, tmp_path):
-    said, options = [], tf.config.optimizer.get_experimental_options
+    said = []
+    options = tf.config.optimizer.get_experimental_options
     before = options().get("disable_meta_optimizer", False)
     table = measure.measure(
         SHIPPED, "here", 1.0, lambda number, count, name: said.append((number, count, name))
@@ -86,9 +87,7 @@ def test_all_ops_of_the_shipped_tables_are_measured():
 
 
 def _times(**special):
-    """What was timed, as the table is made from it: 5 ns for an element, 1 for a call and 1 more
-    for a stack.
-    """
+    """Returns times from which the table is made: 5 ns an element, 1 a call and 1 more a stack."""
     of_ops = {}
     for shape in elements.SHAPES:
         of_ops.update(
@@ -107,7 +106,8 @@ def _table(few, of_ops):
 
 
 def test_what_calls_and_stacks_take_is_no_part_of_an_op_or_a_cast(few):
-    to_f16, to_float32 = 2.0, 1.0
+    to_f16 = 2.0
+    to_float32 = 1.0
     casts = {
         "Cast to bfloat16": lambda shape: (2 + DISPATCH / math.prod(shape) + to_f16, 2.0),
         "Cast to float32": lambda shape: (2.0, 2 + DISPATCH / math.prod(shape) + to_float32),
@@ -147,9 +147,7 @@ def test_ops_read_or_write_no_tensor_that_is_larger_than_the_shape_that_they_are
 
 
 def test_every_op_of_the_lists_has_a_row_or_costs_nothing_or_is_named_here():
-    """Those that are not measured: second gradients of poolings, and ops that are rare around
-    products.
-    """
+    """Second gradients of poolings and ops that are rare around products are not measured."""
     unmeasured = Trait(
         """MaxPoolGradGrad MaxPoolGradGradV2 TensorListConcatLists TensorListGather
         TensorListScatter TensorListScatterIntoExistingList TensorListScatterV2 TensorListSplit

@@ -127,7 +127,8 @@ def test_all_nodes_are_listed_with_their_reasons_or_those_of_an_op(graph_file, c
 def test_a_keras_file_is_explained_compared_and_rewritten(tmp_path, capsys):
     keras = pytest.importorskip("keras")
     model = keras.Sequential([keras.Input((4,), name="x"), keras.layers.Dense(4)])
-    file, inputs = str(tmp_path / "model.keras"), str(tmp_path / "in.npz")
+    file = str(tmp_path / "model.keras")
+    inputs = str(tmp_path / "in.npz")
     model.save(file)
     options = ["--precision", "bfloat16", "--target", "cpu"]
     assert main(["explain", file, "--all", "--op", "MatMul", *options]) == 0

@@ -104,7 +104,7 @@ def test_a_reader_that_has_enough_ends_a_command_without_a_word_and_with_the_sta
     [
         ("raise KeyboardInterrupt", "/dev/null", 130, "amp-tf fake: interrupted\n"),
         ("print(1)", "/dev/full", 1, "amp-tf fake: [Errno 28] No space left on device\n"),
-        # What Python makes of a descriptor that is closed.
+        # Python makes None of a descriptor that is closed.
         ("os.close(1); sys.stdout = None; print(1)", "/dev/null", 0, ""),
     ],
 )

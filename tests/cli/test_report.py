@@ -45,7 +45,8 @@ def test_a_run_without_shapes_has_no_share_of_the_work(tmp_path, capsys):
 def test_a_folder_is_all_runs_in_it_side_by_side(tmp_path):
     for number in range(3):
         shutil.copy(FIRST, tmp_path / f"amp_tf_host_{number}_0.json")
-    page, data = tmp_path / "page.html", tmp_path / "all.json"
+    page = tmp_path / "page.html"
+    data = tmp_path / "all.json"
     assert main(["report", str(tmp_path), "--html", str(page), "--json", str(data)]) == 0
     assert "3 runs side by side" in shown(page.read_text(encoding="utf-8"))
     assert len(files.read(data)) == 3

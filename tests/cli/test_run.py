@@ -25,9 +25,7 @@ LOADED = (
 
 @pytest.fixture
 def target(tmp_path):
-    """What ``pip install -t`` makes: a folder that is on PYTHONPATH and whose .pth files nobody
-    reads.
-    """
+    """Makes a folder as ``pip install -t`` does: on PYTHONPATH, where nobody reads .pth files."""
     folder = tmp_path / "target"
     folder.mkdir()
     for part in (PACKAGE, PACKAGE.parent / "_amp_tf_start.py"):
@@ -153,7 +151,8 @@ def test_a_script_or_module_runs_as_if_python_had_been_given_it(command, target)
         "sys.exit(5)\n"
     )
     arguments = [*(word.format(folder=target) for word in command), "a", "--b"]
-    plain, ended = start(arguments, target), start(["-m", "amp_tf", *arguments], target)
+    plain = start(arguments, target)
+    ended = start(["-m", "amp_tf", *arguments], target)
     assert plain.returncode == ended.returncode == 5
     assert json.loads(ended.stdout) == json.loads(plain.stdout)
 

@@ -75,7 +75,8 @@ def command(here, program):
 def test_a_program_of_each_kind_is_timed_both_ways(here, step):
     wanted = step if step in ("train_step", "train, loss:0") else ""
     program = TimedScript(command(here, PROGRAMS[step]), BF16, wanted)
-    mixed, float32 = program.run(True), program.run(False)
+    mixed = program.run(True)
+    float32 = program.run(False)
     assert program.step == step
     assert program.device == "CPU"
     assert "converted to bfloat16" in program.summary

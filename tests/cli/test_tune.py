@@ -179,7 +179,7 @@ def test_what_the_program_started_ends_with_the_tuning(here, number):
 
 
 def _is_running(process):
-    """Whether a process has not ended; nobody may have waited for it."""
+    """Tells whether a process has not ended, also where nobody has waited for it."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What ``amp_tf.compare`` finds in models and steps, as text and as data."""
+"""``amp_tf.compare`` finds errors in models and steps, and gives them as text and as data."""
 
 from __future__ import annotations
 
@@ -266,7 +266,8 @@ def test_no_sum_is_put_into_a_temporary_variable():
     """TensorFlow's memory optimizer does so where a CPU's 256 MiB seem to be short, as with a tied
     table of words.
     """
-    table, kernel = tf.Variable(tf.ones((20_000, 64))), tf.Variable(tf.ones((64, 64)))
+    table = tf.Variable(tf.ones((20_000, 64)))
+    kernel = tf.Variable(tf.ones((64, 64)))
 
     @tf.function
     def step(ids):

@@ -1,4 +1,4 @@
-"""What cannot be compared, and what is left of a search that was interrupted."""
+"""Some programs cannot be compared, and an interrupted search keeps what it found."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def _error(subject=_square, batches=(X,), config=CONFIG, **arguments):
 
 
 def singular(x):
-    """What no optimizer of TensorFlow's finds to be zero before it runs."""
+    """Computes zero, which no optimizer of TensorFlow's finds out before it runs."""
     zeros = tf.cast(x[:, : x.shape[0]] > 1e30, tf.float32)
     return tf.linalg.inv(zeros), tf.matmul(x, x, transpose_b=True)
 
@@ -121,7 +121,8 @@ def _compare(at=None, batches=4):
         ):
             os.kill(os.getpid(), signal.SIGINT)
 
-    planted, rng = PLANTED["inputs"], np.random.default_rng(3)
+    planted = PLANTED["inputs"]
+    rng = np.random.default_rng(3)
     rows = [planted.batch(rng) for _ in range(batches)]
     return amp_tf.compare(planted.make(), rows, IN_FLOAT16, steps=batches, progress=progress), told
 

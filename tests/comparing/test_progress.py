@@ -1,4 +1,4 @@
-"""What is shown of long work: one line that changes on terminals, elsewhere a line now and then."""
+"""Long work shows its progress: on terminals in one line that changes, elsewhere now and then."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tellers():
 
 @pytest.fixture
 def log(capsys):
-    """What was written to stderr, all of it at each call."""
+    """Returns a function that gives all that was written to stderr."""
     written = []
 
     def text():

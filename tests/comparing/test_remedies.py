@@ -1,4 +1,4 @@
-"""What is written to fix an error."""
+"""A comparison writes settings that fix an error."""
 
 from __future__ import annotations
 
@@ -190,7 +190,8 @@ def _model(name=None):
 
 def _data():
     rng = np.random.default_rng(1)
-    income, rooms = rng.lognormal(11, 0.6, (256, 1)), rng.integers(1, 9, (256, 1))
+    income = rng.lognormal(11, 0.6, (256, 1))
+    rooms = rng.integers(1, 9, (256, 1))
     return np.hstack([income, rooms]).astype(np.float32), (income * 3e-5 + rooms * 0.2).astype(
         np.float32
     )

@@ -56,12 +56,14 @@ def test_nodes_in_parts_are_nodes_all_at_once(monkeypatch):
 @pytest.mark.parametrize("is_on", [True, False])
 def test_tf32_is_off_meanwhile_and_then_as_it_was(is_on):
     experimental = tf.config.experimental
-    before, seen = experimental.tensor_float_32_execution_enabled(), []
+    before = experimental.tensor_float_32_execution_enabled()
+    seen = []
 
     def progress(text):
         seen.append(experimental.tensor_float_32_execution_enabled())
 
-    config, batches = AmpConfig(precision="bfloat16", target="cpu"), [np.ones((4, 8), np.float32)]
+    config = AmpConfig(precision="bfloat16", target="cpu")
+    batches = [np.ones((4, 8), np.float32)]
     settings = {"hardware": Hardware(cpu_has_bf16=True), "progress": progress}
     try:
         experimental.enable_tensor_float_32_execution(is_on)
@@ -84,7 +86,8 @@ X = np.full((2, 3), 2.0, "float32")
 @pytest.fixture
 def step():
     """A product with one variable, which is added up in another."""
-    weight, total = tf.Variable(tf.ones((3, 3))), tf.Variable(1.0)
+    weight = tf.Variable(tf.ones((3, 3)))
+    total = tf.Variable(1.0)
 
     def product(x):
         y = x @ weight
@@ -153,7 +156,8 @@ def test_a_comparison_holds_what_variables_held_as_it_began():
 
     flat = flat_step(add, [np.ones((100, 100), "float32")], 1)
     form = RunnableStep(flat, flat.graph)
-    first, second = form.run(0, 1.0), form.run(0, 1.0)
+    first = form.run(0, 1.0)
+    second = form.run(0, 1.0)
     np.testing.assert_array_equal(first[0], second[0])
     total.assign_add(tf.ones((100, 100)))  # the variable has other memory from now on
     np.testing.assert_array_equal(form.run(0, 1.0)[0], first[0])
@@ -247,7 +251,8 @@ VALUES = np.random.default_rng(0).normal(size=(16, 16)).astype("float32")
 
 
 def test_a_variable_among_the_arguments_stays_a_variable():
-    weight, other = tf.Variable(tf.ones((16, 16))), tf.Variable(tf.ones((16, 16)))
+    weight = tf.Variable(tf.ones((16, 16)))
+    other = tf.Variable(tf.ones((16, 16)))
 
     def step(x, w):
         w.assign_sub(0.1 * tf.matmul(x, x))
@@ -268,7 +273,9 @@ def test_a_variable_among_the_arguments_stays_a_variable():
 
 def test_what_was_taken_of_an_iterator_is_known_also_where_a_dataset_is_empty():
     data = tf.data.Dataset.range(6)
-    iterator, empty, taken = iter(data), data.take(0), {}
+    iterator = iter(data)
+    empty = data.take(0)
+    taken = {}
     with pytest.raises(amp_tf.GraphError, match="is empty"):
         with_elements(lambda *_: None, ((iterator, empty), {}), 4, taken)
     assert [int(one) for one in taken[id(iterator)]] == [0, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""What is judged to be healthy, and what is named first where it is not."""
+"""A comparison judges a program, and names first what is wrong in it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def lucky(monkeypatch):
     asked for then.
     """
     asked = []
-    yardstick, in_any_batch = Work.yardstick, Work.in_any_batch
+    yardstick = Work.yardstick
+    in_any_batch = Work.in_any_batch
 
     def without_errors(*args):
         found = yardstick(*args)
@@ -77,7 +78,8 @@ def batches() -> list[tuple[np.ndarray]]:
 
 
 def test_an_infinity_that_a_minimum_hides_is_named_though_all_is_healthy():
-    first, second = tf.fill((8, 16), 1.0), tf.fill((16, 4), 10.0)
+    first = tf.fill((8, 16), 1.0)
+    second = tf.fill((16, 4), 10.0)
 
     def step(x):
         large = tf.matmul(tf.matmul(x, first), second, name="large")  # 128,000
@@ -168,7 +170,7 @@ def tiny_loss() -> tuple[Run, list[Any]]:
 def errors_of_run(
     step: Run, batch: tuple[np.ndarray, ...], config: amp_tf.AmpConfig
 ) -> dict[str, float]:
-    """How far the results of a program under amp_tf are from those in float32, by name."""
+    """Returns the errors of a program's results under amp_tf against float32, by name."""
     truth = tf.function(step)(*map(tf.constant, batch))
     handle = amp_tf.enable(config)
     try:
@@ -183,7 +185,8 @@ def of_practice(model: Any) -> Callable[[], tuple[Run, list[Any]]]:
 
     def program() -> tuple[Run, list[Any]]:
         bench = Bench(model.__name__)
-        weights, x = practice.Weights(bench), bench.normal(16, 32)
+        weights = practice.Weights(bench)
+        x = bench.normal(16, 32)
         model(weights, tf.constant(x))
 
         def step(x: Any) -> dict[str, Any]:

@@ -36,7 +36,8 @@ def _placeholder(*shape):
 
 
 def _chain():
-    x, w = _placeholder(512, 512), _placeholder(512, 512)
+    x = _placeholder(512, 512)
+    w = _placeholder(512, 512)
     h = tf.matmul(x, w, name="allow1")
     for number in range(4):
         h = tf.sigmoid(h, name=f"infer{number}")
@@ -57,7 +58,8 @@ def test_a_sigmoid_times_its_input_goes_as_the_one_op_that_tensorflow_makes_of_b
     """
 
     def build():
-        x, w = _placeholder(512, 512), _placeholder(512, 512)
+        x = _placeholder(512, 512)
+        w = _placeholder(512, 512)
         h = tf.matmul(x, w)
         tf.matmul(tf.multiply(h, tf.sigmoid(h, name="inner"), name="outer"), w)
 
@@ -116,7 +118,8 @@ def test_a_product_that_the_user_forces_is_converted_however_small():
 
 def test_a_kernel_that_is_slow_in_16_bit_is_not_used():
     def build():
-        x, w = _placeholder(8, 48, 48, 96), _placeholder(3, 3, 96, 1)
+        x = _placeholder(8, 48, 48, 96)
+        w = _placeholder(3, 3, 96, 1)
         for stride in (1, 2):
             y = _placeholder(8, 48 // stride, 48 // stride, 96)
             tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
@@ -211,7 +214,8 @@ def test_a_pooling_whose_gradient_has_no_16_bit_kernel_stays_in_float32_with_it(
     """
 
     def build():
-        x, w = _placeholder(4, 16, 32, 32, 32), _placeholder(3, 3, 3, 32, 32)
+        x = _placeholder(4, 16, 32, 32, 32)
+        w = _placeholder(3, 3, 3, 32, 32)
         window = {"ksize": [1, 2, 2, 2, 1], "strides": [1, 2, 2, 2, 1], "padding": "SAME"}
         h = tf.nn.conv3d(x, w, [1] * 5, "SAME", name="before")
         y = tf.raw_ops.MaxPool3D(input=h, name="pool", **window)
@@ -274,7 +278,8 @@ def test_an_island_without_a_product_stays_in_float32():
     """
 
     def build():
-        x, w = _placeholder(512, 512), _placeholder(512, 512)
+        x = _placeholder(512, 512)
+        w = _placeholder(512, 512)
         row = tf.tanh(tf.tanh(tf.tanh(tf.matmul(x, w))))
         tf.matmul(tf.sigmoid(tf.sigmoid(tf.tile(row, [32, 1], name="tile"))), w)
 
@@ -299,7 +304,8 @@ def test_a_small_attention_is_weighed_by_what_it_multiplies():
     """Its batch is no factor of a larger product."""
 
     def build():
-        q, k = _placeholder(32, 16, 12, 8), _placeholder(32, 16, 12, 8)
+        q = _placeholder(32, 16, 12, 8)
+        k = _placeholder(32, 16, 12, 8)
         tf.raw_ops.Einsum(inputs=[q, k], equation="aecd,abcd->acbe", name="scores")
 
     in_float32, _ = SHIPPED.products[
@@ -311,7 +317,8 @@ def test_a_small_attention_is_weighed_by_what_it_multiplies():
     balance = _full_reasons(build, hardware=Hardware(cpu_has_bf16=True, costs=costs))[
         "scores"
     ].balance
-    operations, elements = 2 * 32 * 16 * 16 * 12 * 8, 2 * 32 * 16 * 12 * 8 + 32 * 12 * 16 * 16
+    operations = 2 * 32 * 16 * 16 * 12 * 8
+    elements = 2 * 32 * 16 * 12 * 8 + 32 * 12 * 16 * 16
     assert balance.in_float32 == pytest.approx(
         SHIPPED.of_product("Einsum", operations, elements)[0]
     )
@@ -437,7 +444,9 @@ def test_a_bias_and_its_activation_go_with_the_product_that_tensorflow_computes_
     """Alone, a Sigmoid loses in 16 bit; so it does where something else reads the bias."""
 
     def build():
-        x, w, b = _placeholder(512, 512), _placeholder(512, 512), tf.zeros(512)
+        x = _placeholder(512, 512)
+        w = _placeholder(512, 512)
+        b = tf.zeros(512)
         biased = tf.nn.bias_add(tf.matmul(x, w, name="product"), b, name="bias")
         h = tf.matmul(tf.sigmoid(biased, name="activation"), w)
         read_twice = tf.nn.bias_add(h, b)
@@ -450,7 +459,8 @@ def test_a_bias_and_its_activation_go_with_the_product_that_tensorflow_computes_
 
 def _held_sigmoid():
     """A Sigmoid whose result is held while much else is computed, and three that are not."""
-    x, w = _placeholder(512, 512), _placeholder(512, 512)
+    x = _placeholder(512, 512)
+    w = _placeholder(512, 512)
     held = tf.sigmoid(tf.matmul(x, w), name="held")
     h = tf.matmul(held, w)
     for number in range(12):

@@ -64,7 +64,8 @@ def test_a_convolution_costs_by_its_layout_and_in_some_by_whether_it_has_one_tap
 ):
     rank = len(layout)
     with tf.Graph().as_default() as built:
-        x, w = _placeholder(*[4] * rank), _placeholder(*[taps] * (rank - 2), 4, 4)
+        x = _placeholder(*[4] * rank)
+        w = _placeholder(*[taps] * (rank - 2), 4, 4)
         result = getattr(tf.raw_ops, op)(
             input=x, filter=w, strides=[1] * rank, padding="SAME", data_format=layout
         )
@@ -87,7 +88,8 @@ def test_a_convolution_to_three_channels_costs_as_one_to_sixteen_where_channels_
         ((8, 8, 8, 4), (8, 8, 8, 3)) if layout == "NHWC" else ((8, 4, 8, 8), (8, 3, 8, 8))
     )
     with tf.Graph().as_default() as built:
-        x, w = _placeholder(*image), _placeholder(3, 3, 4, 3)
+        x = _placeholder(*image)
+        w = _placeholder(3, 3, 4, 3)
         y = tf.raw_ops.Conv2D(
             input=x, filter=w, strides=[1] * 4, padding="SAME", data_format=layout
         )
@@ -114,7 +116,8 @@ def test_a_convolution_to_three_channels_costs_as_one_to_sixteen_where_channels_
 )
 def test_a_sigmoid_times_its_input_costs_as_the_one_op_that_tensorflow_makes_of_both(lines, is_one):
     view = read_graph(graph(f"x = Placeholder()\nz = Placeholder()\n{lines}"), Templates())
-    first, second = 2, 3
+    first = 2
+    second = 3
     assert find_swishes(view) == [(first, second)] * is_one
     row = (7.0, 5.0)
     table = dataclasses.replace(

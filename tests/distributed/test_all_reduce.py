@@ -34,8 +34,8 @@ def run(site_folder):
 )
 def test_matrices_are_summed_in_16_bit_and_the_rest_in_float32(precision, allreduce, run):
     found, err = run(precision, allreduce)
-    # Of two replicas each: the matrix in 16 bit; row and scalar together, and with float16 the
-    # bound, in float32.
+    # Each of two replicas reduces the matrix in 16 bit, row and scalar together in float32, and
+    # with float16 the bound in float32.
     assert found["sum"]["types"] == {allreduce: 2, "float32": 4 if allreduce == "float16" else 2}
     # The product itself is rounded to 16 bit as well.
     bound = 2 * BOUNDS[allreduce]
@@ -70,7 +70,8 @@ def test_without_the_setting_nothing_is_touched(run):
 
 
 def test_a_spoilt_batch_is_skipped_on_all_replicas_and_training_goes_on(run):
-    found, expected = run("float16", "float16")[0]["fit"], run("float16", "float32")[0]["fit"]
+    found = run("float16", "float16")[0]["fit"]
+    expected = run("float16", "float32")[0]["fit"]
     assert found["skipped"] == expected["skipped"] == 1
     assert found["weights"] != expected["weights"]  # else the gradients were summed in float32
     np.testing.assert_allclose(found["loss"], expected["loss"], rtol=1e-3)

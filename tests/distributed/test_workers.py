@@ -47,7 +47,9 @@ def run_tasks(jobs, command, *more, served=()):
 STEPS = 30
 # Two or four by TEST_WORKERS; CI has two cores.
 WORKERS = int(os.environ.get("TEST_WORKERS", "2"))
-RELATIVE, ABSOLUTE = 0.05, 0.03  # bfloat16 against float32 over 30 steps, losses of about 1
+#: Limits of bfloat16 against float32 over 30 steps, with losses of about 1.
+RELATIVE = 0.05
+ABSOLUTE = 0.03
 # The precision is said, because these programs are small: auto would leave in float32 what is not
 # faster.
 ON = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
@@ -222,7 +224,8 @@ def test_workers_with_other_settings_stop_at_their_first_step(first, second, sai
 # Workers apply their gradients as they come, with weights that others have changed meanwhile: on a
 # busy machine a run in bfloat16 and one in float32 differed by 0.12 in the second epoch, where
 # losses fall fastest, by 0.03 in the last.
-FIRST_EPOCH, LAST_EPOCH = 0.1, 0.1
+FIRST_EPOCH = 0.1
+LAST_EPOCH = 0.1
 
 
 @pytest.mark.slow
@@ -246,7 +249,8 @@ def test_workers_convert_what_the_chief_sends_them(tmp_path):
     assert len(converted) == 4
     assert converted[:2] == [0, 0]
     assert all(count > 0 for count in converted[2:])
-    losses, expected = ended.result["losses"], in_float32.result["losses"]
+    losses = ended.result["losses"]
+    expected = in_float32.result["losses"]
     assert losses[-1] < losses[0] / 4  # it trains
     np.testing.assert_allclose(losses[0], expected[0], rtol=FIRST_EPOCH)
     np.testing.assert_allclose(losses[-1], expected[-1], rtol=0, atol=LAST_EPOCH)

@@ -10,7 +10,8 @@ from amp_tf.oplists.table import SUCCESSORS
 from tests.graph_text import to_text
 from tests.small_graphs import function, graph
 
-FLOAT, HALF = 1, 19
+FLOAT = 1
+HALF = 19
 
 
 def numbers_of(view):
@@ -38,7 +39,8 @@ def edit(text, plan):
 
 
 def edit_function(text, plan):
-    proto, templates = function(text), Templates(None, SUCCESSORS)
+    proto = function(text)
+    templates = Templates(None, SUCCESSORS)
     view = read_function(proto, templates)
     edits = plan(view, numbers_of(view))
     after = view.after(edits, templates)
@@ -122,7 +124,8 @@ def test_in_a_function_a_cast_goes_between_argument_node_and_result_and_the_sign
     """
 
     def plan(view, n):
-        down, up = view.node_count, view.node_count + 1
+        down = view.node_count
+        up = view.node_count + 1
         readers = [(n["m"], 0, down), (n["m"], 1, down), (n["f/y"], 0, up), (n["f/z"], 0, up)]
         return Edits(
             retypes=(retype(view, ("m", 0)),),
@@ -173,7 +176,8 @@ def test_in_a_function_readers_follow_a_node_whose_outputs_get_other_names():
     def plan(view, n):
         types = having(T=attribute(type=FLOAT))
         half = NewNode("half", "Mul", "", ((n["b"], 0), (n["r"], 0)), (n["m"],), types)
-        new, output = view.node_count, {"data_format": attribute(s=b"NHWC")}
+        new = view.node_count
+        output = {"data_format": attribute(s=b"NHWC")}
         return Edits(
             reops=(Reop(n["s"], "BiasAdd", output),),
             rewires=(Rewire(n["s"], 1, new, 0), Rewire(n["f/z"], 0, new, 0)),

@@ -10,7 +10,8 @@ from amp_tf.graph.templates import Templates
 from tests import small_graphs
 from tests.small_graphs import graph
 
-FLOAT, HALF = 1, 19
+FLOAT = 1
+HALF = 19
 
 
 def made(line, *inputs, after=()):
@@ -50,7 +51,8 @@ SPLITTING = """
     whole = AddN(x, y, z) N=3 ^x
     late = Relu(whole)
 """
-WHOLE, PART = 4, 6
+WHOLE = 4
+PART = 6
 PARTED = Edits(
     reops=(Reop(WHOLE, "AddV2", {"N": None}, ((PART, 0), (2, 0))),),
     new=(made("part = AddV2()", (0, 0), (1, 0), after=(0,)),),
@@ -151,7 +153,8 @@ def test_edits_of_the_graph_that_edits_make_are_edits_of_the_graph_before(text, 
     nodes = {node.name: node for node in proto.node}
     assert nodes[middle.names[-1]].input[0] == "cast"
     assert [node.name for node in proto.node] == [*middle.names, "cast"]
-    twice, at_once = middle.after(more, Templates()), before.after(edits.then(more), Templates())
+    twice = middle.after(more, Templates())
+    at_once = before.after(edits.then(more), Templates())
     for each in (twice, at_once):
         assert list(each.protos) == list(proto.node)
         assert each.names == [*middle.names, "cast"]
@@ -164,7 +167,8 @@ def test_a_node_that_is_made_anew_keeps_no_input_that_was_given_to_what_it_was()
     shared = Edits(rewires=(Rewire(WHOLE, 1, 0, 0),))
     middle = before.after(shared, Templates())
     both = shared.then(PARTED)
-    twice, at_once = middle.after(PARTED, Templates()), before.after(both, Templates())
+    twice = middle.after(PARTED, Templates())
+    at_once = before.after(both, Templates())
     assert twice.inputs(WHOLE) == at_once.inputs(WHOLE) == [(PART, 0), (2, 0)]
     written_nodes = {node.name: node for node in written(SPLITTING, both)[1].node}
     assert list(written_nodes["whole"].input) == ["part", "z", "^x"]

@@ -1,4 +1,4 @@
-"""What is read of nodes, each fact found by another way."""
+"""The reader's facts about nodes equal those that are found by another way."""
 
 from __future__ import annotations
 

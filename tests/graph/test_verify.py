@@ -56,7 +56,8 @@ REST = "an attribute that is not a type, or a control input,"
 
 
 def test_types_may_change_and_attributes_may_stand_in_another_order():
-    before, after = graph(ORDER), graph(ORDER)
+    before = graph(ORDER)
+    after = graph(ORDER)
     for node, attr in zip(after.node, ("dtype", "dtype", "T", "T"), strict=False):
         node.attr[attr].type = 14
     after.node[4].attr["T"].list.type[:] = [14, 14]
@@ -75,10 +76,8 @@ def test_a_type_may_be_written_that_was_left_to_the_ops_definition():
 
 
 def test_a_value_that_is_not_a_number_is_the_one_that_it_was():
-    before, after = (
-        graph("x = Placeholder()\nr = LeakyRelu(x)"),
-        graph("x = Placeholder()\nr = LeakyRelu(x)"),
-    )
+    before = graph("x = Placeholder()\nr = LeakyRelu(x)")
+    after = graph("x = Placeholder()\nr = LeakyRelu(x)")
     for made in (before, after):
         made.node[1].attr["alpha"].f = float("nan")
     views = [read_graph(made, Templates()) for made in (before, after)]

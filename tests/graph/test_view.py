@@ -1,4 +1,4 @@
-"""What a view tells, when tensors are live, and minimum cuts, against trying every cut."""
+"""A view answers queries, live ranges of tensors, and minimum cuts as trying every cut does."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from tests.hooks.installing import uninstall
 
 @pytest.fixture(autouse=True)
 def told_anew():
-    """What is told once in a process is told anew in each test."""
+    """Tells anew in each test what is told once in a process."""
     state.current().warned.clear()
 
 

@@ -23,7 +23,7 @@ _BEGIN = re.compile(r"^program (\d+) begins$", re.MULTILINE)  # the process writ
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What came of one program: how many products it computed, and what is wrong, if anything."""
+    """The result of one program: how many products it computed, and its fault, if any."""
 
     seed: int
     products: int

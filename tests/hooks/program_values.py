@@ -1,6 +1,4 @@
-"""What random programs compute with, of one size after any number of products, so that any wrong
-weight shows.
-"""
+"""Values for random programs, whose size any number of products keeps: wrong weights show."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ class Values(abc.ABC):
 
     @abc.abstractmethod
     def tolerance(self, products: int) -> float:
-        """How far a result of so many products may be off by rounding alone."""
+        """Returns the largest error that rounding alone gives after so many products."""
 
     def weights(self) -> list[np.ndarray]:
         """The variables' values now."""
@@ -84,7 +82,8 @@ class Convolutions(Values):
     normalization in inference.
     """
 
-    SIDE, CHANNELS = 12, 8
+    SIDE = 12
+    CHANNELS = 8
 
     def __init__(self, seed: int) -> None:
         generator = np.random.default_rng(seed)
@@ -108,10 +107,12 @@ class Convolutions(Values):
         self._pixel = vector(1, 1, c, 1)
 
     def multiply(self, x, weight, style):
-        dice, odd = random.Random(style), random.Random(~style)
+        dice = random.Random(style)
+        odd = random.Random(~style)
         convolve = tf.nn.depthwise_conv2d if weight.shape[3] == 1 else tf.nn.conv2d
         y = result = convolve(x, weight, strides=[1] * 4, padding="SAME")
-        scale, bias = dice.choice(self._scales), dice.choice(self._biases)
+        scale = dice.choice(self._scales)
+        bias = dice.choice(self._biases)
         if dice.random() < 0.5:
             scale = scale * tf.math.rsqrt(1.0 + tf.square(bias))
         kind = odd.random()
@@ -147,7 +148,8 @@ class Twins(Convolutions):
     def multiply(self, x, weight, style):
         dice = random.Random(style)
         convolve = tf.nn.depthwise_conv2d if weight.shape[3] == 1 else tf.nn.conv2d
-        bias, scale = dice.choice(self._biases), dice.choice((self._scales[0], self._scales[2]))
+        bias = dice.choice(self._biases)
+        scale = dice.choice((self._scales[0], self._scales[2]))
         if self.dtype != x.dtype:
             x, weight, bias, scale = (
                 tf.cast(value, self.dtype) for value in (x, weight, bias, scale)

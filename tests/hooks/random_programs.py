@@ -1,10 +1,9 @@
 """Random programs of products in loops, branches and calls, which read and write variables: data
 that can be run.
 
-A program is a block, a row of steps; each step takes the value of the step before. What a product
-is, of matrices or of images and filters, is up to the values that the program runs on
-(``program_values.py``). Every step runs eagerly too, without amp_tf, and that result is the
-expected one.
+A program is a block, a row of steps; each step takes the value of the step before. The values that
+the program runs on (``program_values.py``) make a product one of matrices, or of images and
+filters. Every step runs eagerly too, without amp_tf, and that result is the expected one.
 
 Programs can be cut down, and print as text that runs again. An optimizer of TensorFlow's that gives
 up counts as a failure: the graph then runs as before every optimizer, with right results that say
@@ -65,7 +64,8 @@ def made_small(block: Block, fails: Callable[[Block], bool]) -> Block:
 
 def _cuts(block: Block) -> Iterator[Block]:
     for index, step in enumerate(block):
-        before, after = block[:index], block[index + 1 :]
+        before = block[:index]
+        after = block[index + 1 :]
         if before or after:
             yield before + after
         for name, inner in step.blocks():

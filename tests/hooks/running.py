@@ -1,6 +1,6 @@
 """Starts Python as a user would: amp_tf by its .pth file alone, the switch in the environment.
 
-Where amp_tf is not installed (``PYTHONPATH=. pytest``), a folder with the checkout's amp_tf.pth is
+If amp_tf is not installed (``PYTHONPATH=. pytest``), a folder with the checkout's amp_tf.pth is
 made a site folder by Python's own ``site.addsitedir``, which reads .pth files there exactly as in
 site-packages.
 """

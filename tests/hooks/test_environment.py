@@ -62,8 +62,8 @@ from amp_tf.hooks import switch
 environ, SWITCH, PRECISION = os.environ, "TF_ENABLE_AUTO_MIXED_PRECISION", "AMP_TF_PRECISION"
 def say(): print(switch._active() and switch._active().config.precision)
 """
-#: What a program does, with which variables it starts, what is on after each step, and what is said
-#: of it how often.
+#: A program, the variables with which it starts, what is on after each step, a message, and how
+#: often it appears.
 CASES: dict[str, tuple[str, dict[str, str], str, str, int]] = {
     "every way to change the environment is followed": (
         """

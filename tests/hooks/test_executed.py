@@ -1,4 +1,4 @@
-"""What TensorFlow runs at last: the types of products, casts, gelus in the kernels of products."""
+"""TensorFlow runs products in 16 bit, few casts, and gelus inside the kernels of products."""
 
 import numpy as np
 import pytest
@@ -208,7 +208,8 @@ def test_constants_are_cast_once_and_pairs_of_casts_do_not_run(under_auto, case,
 @needs_bf16
 @pytest.mark.parametrize("case", ["exact over sequences", "exact", "approximate"])
 def test_gelus_are_fused_with_products_in_bfloat16(under_auto, case):
-    found, kind = under_auto[case], "GeluApproximate" if case == "approximate" else "GeluExact"
+    found = under_auto[case]
+    kind = "GeluApproximate" if case == "approximate" else "GeluExact"
     assert found["error"] < 0.02
     assert (found["in bfloat16"], found["gelus alone"]) == (3, 0)
     assert found["fused"] == [*["BiasAdd"] * 3, kind, kind]

@@ -78,7 +78,7 @@ import tensorflow
     assert ended.converted == 0
 
 
-#: What happens while a graph is converted, the status of the program, and what it prints.
+#: An event during the conversion of a graph, the status of the program, and what it prints.
 DURING_A_REWRITE = {
     "an interrupt reaches the program": (
         """

@@ -64,7 +64,8 @@ def test_a_pipeline_made_before_amp_tf_was_turned_on_is_exact(how, tmp_path):
 
 def test_what_a_pipeline_calls_is_exact_and_the_same_functions_are_rounded_elsewhere(tmp_path):
     ended = running.run([str(running.PROGRAMS / "called_by_pipelines.py")], tmp_path, ON)
-    data, program = ended.result["data"], ended.result["program"]
+    data = ended.result["data"]
+    program = ended.result["program"]
     assert {name: error for name, error in data.items() if error > ROUNDING * 100} == {}
     assert {name: error for name, error in program.items() if error < ROUNDED} == {}
     assert ended.warnings == []

@@ -99,7 +99,7 @@ class Params(ctypes.Structure):
 
 
 class Registered:
-    """What TensorFlow holds after it has loaded the shim."""
+    """The callbacks that TensorFlow holds after it has loaded the shim."""
 
     def __init__(self, path, *, version=(0, 0, 1), params_size=56):
         # TF_OFFSET_OF_END of the last toggle, without the padding behind it
@@ -119,7 +119,8 @@ class Registered:
         """Calls as TensorFlow does, without Python's lock, or as the few calls do that keep it."""
         item = Item.of(name) if item is None else item
         kept = ctypes.create_string_buffer(graph, len(graph))
-        source, result = Buffer(ctypes.addressof(kept), len(graph)), Buffer()
+        source = Buffer(ctypes.addressof(kept), len(graph))
+        result = Buffer()
         call = self.optimizer.optimize_func
         if with_lock:
             call = ctypes.cast(call, OPTIMIZE_WITH_THE_LOCK)
@@ -235,7 +236,7 @@ def test_a_callback_that_was_replaced_is_let_go(shim):
 
 
 def optimized_in_a_child(registered, shim):
-    """What a forked child makes of a graph; its callback is then removed, without waiting for the
+    """Optimizes a graph in a forked child, which then removes its callback without waiting for the
     parent's threads.
     """
     reader, writer = os.pipe()
@@ -329,6 +330,19 @@ def keep_until(is_done, seconds: float = 1.5) -> None:
         keep_the_lock(seconds)
 
 
+def optimized_when_free(registered):
+    """Optimizes a graph once the thread of a skipped visit has had the lock, which it may get late.
+
+    Until then other graphs do not wait at all.
+    """
+    for _ in range(6000):
+        got = registered.optimize(b"graph")
+        if got != b"graph":
+            break
+        time.sleep(0.01)
+    return got
+
+
 def test_a_graph_waits_for_a_lock_that_is_kept_by_a_call_that_computes_nothing(shim):
     """As a data thread keeps it that reads from a slow disk."""
     shim.set_callback(emits(shim))
@@ -374,7 +388,7 @@ def test_a_graph_waits_no_longer_than_it_has_patience_unless_the_process_works(w
     assert (count() == 0) is works
     assert count() == visits.got.count(b"graph")
     assert impatient.skipped(Skip.LOCKED)[1] == ("" if works else "__inference_train_function_12")
-    assert registered.optimize(b"graph") == b"new"  # the lock is free again
+    assert optimized_when_free(registered) == b"new"
 
 
 def test_a_graph_does_not_wait_while_the_converter_keeps_the_lock(shim):
@@ -386,7 +400,7 @@ def test_a_graph_does_not_wait_while_the_converter_keeps_the_lock(shim):
     assert count == visits.got.count(b"graph") > 0
     assert name == "__inference_train_function_12"
     assert shim.skipped(Skip.LOCKED) == (0, "")
-    assert registered.optimize(b"graph") == b"new"
+    assert optimized_when_free(registered) == b"new"
 
 
 @pytest.mark.parametrize(

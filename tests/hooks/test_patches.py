@@ -1,4 +1,4 @@
-"""What is put in place is given back whole, and what others put around it stays."""
+"""Patches are given back whole, and others' patches around them stay."""
 
 import pytest
 

@@ -25,7 +25,8 @@ def test_a_graph_that_stays_as_it_is_counts_once():
 
 
 def test_threads_know_nothing_of_each_other():
-    visits, seen = _after(is_rewritten=True), []
+    visits = _after(is_rewritten=True)
+    seen = []
     other = threading.Thread(target=lambda: seen.append(visits.is_second(PRESERVED)))
     other.start()
     other.join()
@@ -37,7 +38,9 @@ def test_a_thread_that_ended_leaves_nothing_to_the_next_and_the_table_stays_smal
     """Python gives the next thread the identity of the last at once, and programs make threads
     without end.
     """
-    visits, seen, idents = Visits(), [], set()
+    visits = Visits()
+    seen = []
+    idents = set()
 
     def visit():
         idents.add(threading.get_ident())

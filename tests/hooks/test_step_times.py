@@ -1,4 +1,4 @@
-"""What the program's own steps take: counted where a report is asked for, whoever runs them."""
+"""The program's own steps are timed where a report is asked for, whoever runs them."""
 
 import contextlib
 import time
@@ -49,7 +49,8 @@ def test_without_a_report_nothing_is_measured():
 def test_each_step_of_keras_is_counted_once(measured, library, at_once):
     model = library.Sequential([library.Input((4,)), library.layers.Dense(1)])
     model.compile("sgd", "mse", steps_per_execution=at_once)
-    x, y = np.ones((32, 4), "float32"), np.ones((32, 1), "float32")
+    x = np.ones((32, 4), "float32")
+    y = np.ones((32, 1), "float32")
     model.fit(x, y, batch_size=8, epochs=3, validation_data=(x[:16], y[:16]), verbose=0)
     model.predict(x, batch_size=8, verbose=0)
     for _ in range(3 if at_once == 1 else 0):  # which takes one step at once
@@ -113,7 +114,8 @@ def test_a_function_is_counted_by_its_outermost_calls_that_do_not_raise(measured
 def test_runs_of_a_session_are_named_by_what_they_fetch(measured):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         x = tf.compat.v1.placeholder(tf.float32, (), name="x")
-        y, z = tf.add(x, 1, name="y"), tf.multiply(x, 2, name="z")
+        y = tf.add(x, 1, name="y")
+        z = tf.multiply(x, 2, name="z")
         for _ in range(3):
             session.run([y, z], {x: 1.0})
         session.run({"only": z}, {x: 1.0})

@@ -19,7 +19,8 @@ from tests.small_graphs import graph
 pytestmark = pytest.mark.cpu_dependent
 
 PRODUCT = "f = tf.function(lambda x: tf.nn.relu(x @ x) @ x); f(tf.ones((32, 32)))"
-PLUGIN, XLA = "amp_tf.hooks.plugin", "amp_tf.hooks.xla"
+PLUGIN = "amp_tf.hooks.plugin"
+XLA = "amp_tf.hooks.xla"
 PROGRAMS = {
     "eager": (
         "tf.ones((32, 32)) @ tf.ones((32, 32))",

@@ -27,7 +27,7 @@ def off_afterwards():
     switch.disable()
 
 
-# What was rewritten is given in its original form even once amp_tf is off.
+# Rewritten functions are given in their original form even once amp_tf is off.
 STAYING = {"_as_graph_def", "get_function_def", "add_function_def"}
 
 
@@ -35,10 +35,13 @@ STAYING = {"_as_graph_def", "get_function_def", "add_function_def"}
     "home", [hook.home for hook in switch.HOOKS if not hook.home.endswith("report_files")]
 )
 def test_a_hook_patches_once_and_puts_everything_back(home, monkeypatch):
-    """Of all libraries; test_patches.py says what happens where others patch the same."""
+    """All libraries are patched here, and test_patches.py shows what happens where others patch the
+    same.
+    """
     for library in ("tensorflow", "keras", "tf_keras"):
         importlib.import_module(library)
-    put, before = Patches.put, {}
+    put = Patches.put
+    before = {}
 
     def recording(self, owner, name, *ours):
         was = inspect.getattr_static(owner, name, None)

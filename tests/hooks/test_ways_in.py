@@ -9,9 +9,10 @@ import pytest
 
 from tests.hooks import running
 
-# What a program returns in bfloat16 against float32: bfloat16 has 8 significant bits, and the
-# programs train for 10 to 24 steps on values of about 1.
-RELATIVE, ABSOLUTE = 0.05, 0.03
+# Limits of bfloat16 against float32: bfloat16 has 8 significant bits, and the programs train for 10
+# to 24 steps on values of about 1.
+RELATIVE = 0.05
+ABSOLUTE = 0.03
 
 WAYS = (
     "mirrored",  # first in the float32 process: it configures the devices
@@ -49,7 +50,8 @@ def test_program_is_converted_and_agrees_with_float32(way, in_float32, site_fold
     assert ended.warnings == []
     assert ended.converted > 0
     assert ended.summary[4] == "bfloat16"
-    expected, result = in_float32[way], ended.result
+    expected = in_float32[way]
+    result = ended.result
     assert result.keys() == expected.keys()
     assert result != expected  # else nothing was computed in bfloat16
     for key, value in expected.items():

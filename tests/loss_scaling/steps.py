@@ -46,7 +46,7 @@ def poisoned(grads, position, value):
 
 
 def scaled(optimizer, grads):
-    """What a tape gives for a loss that was scaled by this optimizer."""
+    """Returns the gradients that a tape gives for a loss that was scaled by this optimizer."""
     scale = np.float32(optimizer.scale_loss(tf.constant(1.0)))
     return [g * scale.astype(g.dtype) for g in grads]
 

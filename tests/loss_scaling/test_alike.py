@@ -41,7 +41,8 @@ def kind(request):
 
 
 def test_the_scale_is_a_variable_that_can_be_read_and_set(kind):
-    scaler, variable = make(kind, initial_scale=4.0), tf.Variable([1.0])
+    scaler = make(kind, initial_scale=4.0)
+    variable = tf.Variable([1.0])
     assert (scaler.loss_scale.dtype, scaler.loss_scale.shape, float(scaler.loss_scale.numpy())) == (
         tf.float32,
         (),
@@ -106,7 +107,8 @@ def test_settings_that_mean_nothing_are_refused_in_the_same_words(kind: str) -> 
 
 
 def test_a_step_without_gradients_and_one_outside_a_replica_are_refused_in_the_same_words(kind):
-    scaler, variable = make(kind), tf.Variable([1.0])
+    scaler = make(kind)
+    variable = tf.Variable([1.0])
     name = "step" if kind == "scaler" else "apply_gradients"
 
     def make_step(gradient):
@@ -263,7 +265,8 @@ def test_something_that_is_no_optimizer_is_refused():
 )
 def test_gradients_need_not_be_tensors(kind, library, scaled, traced):
     optimizer = amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.5), 4.0)
-    weight, gradient = tf.Variable([1.0]), kind([4.0] if scaled else [1.0])
+    weight = tf.Variable([1.0])
+    gradient = kind([4.0] if scaled else [1.0])
     if library is tf_keras and kind is keras.Variable:
         pytest.skip("tf_keras knows nothing of Keras 3")
     optimizer.build([weight])
@@ -280,7 +283,8 @@ def test_gradients_need_not_be_tensors(kind, library, scaled, traced):
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("value", [1.0, float("nan")])
 def test_a_variable_that_the_optimizer_was_not_built_with_is_named(traced, value):
-    known, other = keras.Variable([1.0], name="known"), keras.Variable([1.0], name="other")
+    known = keras.Variable([1.0], name="known")
+    other = keras.Variable([1.0], name="other")
     optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5))
     optimizer.build([known])
 

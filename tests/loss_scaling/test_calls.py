@@ -116,8 +116,7 @@ def clip(optimizer, gradient):
     return tf.clip_by_norm(optimizer.get_unscaled_gradients([gradient])[0], 0.5)
 
 
-#: What a loop does to its loss and to its gradient, how far its weight moves, and whether it is
-#: told.
+#: Functions of loss and gradient in a loop, how far its weight moves, and whether it is told.
 LOOPS = {
     "by hand": (multiply, divide, 0.5, True),
     "by a factor of its own": (
@@ -176,7 +175,8 @@ def test_case_28_and_k05_a_bare_loop_after_fit_is_not_divided_but_told(library, 
 def test_a_gradient_that_the_network_clips_is_clipped_alike_by_the_pattern_of_the_limits(
     scaled, log
 ):
-    weight, optimizer = tf.Variable(tf.ones((4, 4))), keras.optimizers.SGD(1.0)
+    weight = tf.Variable(tf.ones((4, 4)))
+    optimizer = keras.optimizers.SGD(1.0)
     optimizer = amp_tf.LossScaleOptimizer(optimizer) if scaled else optimizer
     optimizer.build([weight])
 
@@ -243,7 +243,8 @@ def test_case_15_gradients_of_a_scaled_loss_may_be_applied_by_another_function_a
         optimizer.apply_gradients([(gradient, weight)])
 
     tf.function(lambda: apply(compute()))()  # as fit does: both in one graph
-    compute, apply = around_compute(compute), around_apply(apply)
+    compute = around_compute(compute)
+    apply = around_apply(apply)
     for _ in range(2):
         apply(compute())
     assert weight.numpy().tolist() == [-0.5]
@@ -264,7 +265,8 @@ def test_case_28_a_trace_that_failed_after_it_scaled_its_loss_hands_nothing_over
     library, trouble, log
 ):
     optimizer = amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.5), 4.0)
-    weight, graphs = tf.Variable([1.0]), []
+    weight = tf.Variable([1.0])
+    graphs = []
     optimizer.build([weight])
 
     @tf.function
@@ -298,7 +300,8 @@ def pickled(optimizer):
 )
 def test_case_15_sums_of_scaled_gradients_in_variables_are_unscaled(copy, log):
     optimizer = copy(amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5), 4.0))
-    weight, kept = tf.Variable([1.0]), tf.Variable([0.0])
+    weight = tf.Variable([1.0])
+    kept = tf.Variable([0.0])
     optimizer.build([weight])
 
     @tf.function
@@ -328,7 +331,8 @@ def make_step(optimizer, weight, scaler, scale):
 
 @pytest.mark.parametrize("traced", [False, True])
 def test_a_loss_scaler_decides_for_the_wrapped_optimizer_that_it_calls(optimizer, traced, log):
-    weight, scaler = tf.Variable([1.0]), amp_tf.LossScaler(8.0)
+    weight = tf.Variable([1.0])
+    scaler = amp_tf.LossScaler(8.0)
     step = make_step(optimizer, weight, scaler, scaler.scale)
     step = tf.function(step) if traced else step
     for poison in (1.0, np.inf, 1.0):
@@ -344,10 +348,12 @@ def test_a_loss_scaler_decides_for_the_wrapped_optimizer_that_it_calls(optimizer
 )
 @pytest.mark.parametrize("order", ["optimizer first", "scaler first"])
 def test_a_loss_that_both_scale_is_refused(optimizer, order, between):
-    weight, scaler = tf.Variable([1.0]), amp_tf.LossScaler()
+    weight = tf.Variable([1.0])
+    scaler = amp_tf.LossScaler()
 
     def both(loss):
-        first, second = optimizer.scale_loss, scaler.scale
+        first = optimizer.scale_loss
+        second = scaler.scale
         first, second = (first, second) if order == "optimizer first" else (second, first)
         return second(between(None, first(loss)))
 

@@ -38,7 +38,8 @@ def test_case_21_an_overflowing_micro_batch_is_dropped_alone_and_its_window_wait
 
 
 def test_case_22_two_optimizers_with_two_losses_decide_each_for_itself():
-    first, second = variables(), variables()
+    first = variables()
+    second = variables()
     a, b = (amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5)) for _ in range(2))
 
     @tf.function
@@ -123,7 +124,8 @@ def test_case_24_sparse_gradients_are_unscaled_checked_and_applied(dtype, traced
     [("float16", [1, 1], 1), ("float16", [1, 2], 0), ("float32", [1, 1], 1)],
 )
 def test_case_24_rows_that_meet_may_sum_to_infinity(dtype, rows, skipped):
-    table, large = embedding(dtype), {"float16": 64000.0, "float32": 3e38}[dtype]
+    table = embedding(dtype)
+    large = {"float16": 64000.0, "float32": 3e38}[dtype]
     optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(1e-4), 1.0)
     optimizer.build([table])
     optimizer.scale_loss(0.0)

@@ -67,9 +67,11 @@ def same_weights(weights):
 @since_keras_3_1
 @pytest.mark.parametrize("times", [1, 2])
 def test_case_33_a_copy_goes_on_as_the_original_does_and_shares_nothing_with_it(duplicate, times):
-    optimizer, weights = make_optimizer(), variables()
+    optimizer = make_optimizer()
+    weights = variables()
     go_on(optimizer, weights)
-    copied, copied_weights = optimizer, same_weights(weights)
+    copied = optimizer
+    copied_weights = same_weights(weights)
     for _ in range(times):  # a copy of a copy that no step has built yet loses nothing
         copied = duplicate(copied)
     before = status(copied)
@@ -128,12 +130,11 @@ def test_case_33_a_copied_tf1_optimizer_goes_on_as_the_original_does(duplicate):
             )
         return weight.numpy()
 
-    optimizer, weight = (
-        amp_tf.LossScaleOptimizer(v1.train.GradientDescentOptimizer(0.25)),
-        tf.Variable([1.0, 2.0]),
-    )
+    optimizer = amp_tf.LossScaleOptimizer(v1.train.GradientDescentOptimizer(0.25))
+    weight = tf.Variable([1.0, 2.0])
     steps(optimizer, weight)
-    copied, copied_weight = duplicate(optimizer), tf.Variable(weight)
+    copied = duplicate(optimizer)
+    copied_weight = tf.Variable(weight)
     before = optimizer.status()
     assert copied.status() == before
     expected = steps(optimizer, weight)

@@ -88,7 +88,8 @@ def test_case_03_a_skipped_step_changes_nothing_but_the_scale_and_its_counters(m
     optimizer.build(weights)
     step = make_step(optimizer, weights, mode)
     step(*[tf.constant(g) for g in gradients(1)])
-    before, rate = values(optimizer, weights), float(inner.learning_rate)
+    before = values(optimizer, weights)
+    rate = float(inner.learning_rate)
     step(*[tf.constant(g) for g in poisoned(gradients(2), 1, np.inf)])
     assert_same(values(optimizer, weights), before)
     assert float(inner.learning_rate) == rate
@@ -172,7 +173,8 @@ def test_a_sum_over_accumulated_steps_that_would_overflow_is_skipped():
     "settings", [{"dynamic": False, "initial_scale": 128.0}, {"enabled": False}]
 )
 def test_case_11_fixed_and_disabled_are_the_bare_optimizer_but_fixed_skips(settings):
-    trace, bad = [gradients(i) for i in range(4)], poisoned(gradients(0), 0, np.nan)
+    trace = [gradients(i) for i in range(4)]
+    bad = poisoned(gradients(0), 0, np.nan)
     skips = "dynamic" in settings
     optimizer, after = run(OPTIMIZERS["adam"], [*trace, bad], **settings)
     _, bare = run(OPTIMIZERS["adam"], trace if skips else [*trace, bad], wrapped=False)

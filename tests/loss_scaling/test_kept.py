@@ -114,7 +114,9 @@ class EverywhereInModule(Everywhere, tf.Module):
 
 @pytest.mark.parametrize("cls", [Everywhere, EverywhereInModule])
 def test_it_may_be_stored_in_any_attribute_container_or_object_of_the_users(cls):
-    scaler, writer, weight = amp_tf.LossScaler(4.0), cls(), tf.Variable([1.0, 2.0])
+    scaler = amp_tf.LossScaler(4.0)
+    writer = cls()
+    weight = tf.Variable([1.0, 2.0])
     unrelated = writer.unrelated
 
     @tf.function
@@ -139,7 +141,8 @@ def test_it_may_be_stored_in_any_attribute_container_or_object_of_the_users(cls)
 
 
 def test_an_owner_without_attributes_stores_nothing():
-    scaler, written = amp_tf.LossScaler(4.0), []
+    scaler = amp_tf.LossScaler(4.0)
+    written = []
 
     @tf.function
     def step(x):
@@ -171,7 +174,9 @@ class Composites:
 
 
 def test_composite_tensors_are_readable_behind_a_step_that_was_taken_and_one_that_was_skipped():
-    scaler, writer, weight = amp_tf.LossScaler(4.0), Composites(), tf.Variable([1.0, 2.0])
+    scaler = amp_tf.LossScaler(4.0)
+    writer = Composites()
+    weight = tf.Variable([1.0, 2.0])
 
     @tf.function
     def step(x):

@@ -1,6 +1,4 @@
-"""What is said of skipped steps: the cause, found out by training, then from a status; and the
-error's text.
-"""
+"""Messages about skipped steps name the cause, found by training or from a status."""
 
 import keras
 import numpy as np
@@ -70,7 +68,8 @@ def test_a_norm_that_overflows_is_told_from_gradients_that_do():
 
 @pytest.mark.parametrize("jit", [False, True])
 def test_a_loop_of_its_own_is_told_the_same(jit):
-    scaler, weight = amp_tf.LossScaler(8.0), tf.Variable(1.0)
+    scaler = amp_tf.LossScaler(8.0)
+    weight = tf.Variable(1.0)
 
     @tf.function(jit_compile=jit)
     def step(x):
@@ -85,7 +84,8 @@ def test_a_loop_of_its_own_is_told_the_same(jit):
 
 
 def test_the_data_of_a_traced_loop_over_a_dataset_is_what_the_iterator_gives():
-    scaler, weight = amp_tf.LossScaler(8.0), tf.Variable(1.0)
+    scaler = amp_tf.LossScaler(8.0)
+    weight = tf.Variable(1.0)
     data = tf.data.Dataset.from_tensors(tf.constant([np.nan, 1.0])).repeat(3)
 
     @tf.function

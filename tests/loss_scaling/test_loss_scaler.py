@@ -35,7 +35,7 @@ class Momentum:
 
 
 class Bare:
-    """What a loop does without a scaler, in the scaler's place."""
+    """Takes the scaler's place in a loop without one."""
 
     def scale(self, loss):
         return loss
@@ -63,7 +63,8 @@ def make_step(scaler, weights, optimizer, mode="function"):
 
 
 def run(scaler, trace, mode="function"):
-    weights, optimizer = parameters(), Momentum()
+    weights = parameters()
+    optimizer = Momentum()
     step = make_step(scaler, weights, optimizer, mode)
     for grads in trace:
         step(*[tf.constant(g) for g in grads])
@@ -81,7 +82,8 @@ def take_step(scaler, gradient, weight):
 
 
 TRACE = [gradients(i) for i in range(4)]
-NAN, INFINITY = poisoned(gradients(9), 0, np.nan), poisoned(gradients(9), 2, -np.inf)
+NAN = poisoned(gradients(9), 0, np.nan)
+INFINITY = poisoned(gradients(9), 2, -np.inf)
 POISONED = [TRACE[0], NAN, TRACE[1], TRACE[2], INFINITY, TRACE[3]]
 
 
@@ -109,7 +111,8 @@ def test_case_13_one_trace_nothing_on_the_host_and_nothing_for_autograph_to_comp
 ):
     left = []
     monkeypatch.setattr(api, "_attach_error_metadata", lambda e, f: left.append(f))
-    scaler, weights = amp_tf.LossScaler(), parameters()
+    scaler = amp_tf.LossScaler()
+    weights = parameters()
     optimizer = Momentum()
     optimizer.sums = [
         tf.Variable(tf.zeros(w.shape)) for w in weights
@@ -143,7 +146,9 @@ def test_case_14_a_session_runs_the_step_or_skips_it():
 
 @pytest.mark.parametrize("traced", [False, True])
 def test_case_22_two_optimizers_of_one_loss_unscale_before_the_first_step(traced):
-    scaler, a, b = amp_tf.LossScaler(4.0, 1), tf.Variable(1.0), tf.Variable(1.0)
+    scaler = amp_tf.LossScaler(4.0, 1)
+    a = tf.Variable(1.0)
+    b = tf.Variable(1.0)
 
     def step():
         with tf.GradientTape() as tape:
@@ -157,7 +162,8 @@ def test_case_22_two_optimizers_of_one_loss_unscale_before_the_first_step(traced
 
 
 def test_case_24_and_25_none_and_sparse_stay_so_in_any_nest_and_all_none_is_refused():
-    scaler, handed = amp_tf.LossScaler(), []
+    scaler = amp_tf.LossScaler()
+    handed = []
     for value in (2.0**15, np.inf):
         rows = tf.IndexedSlices(tf.constant([[value]]), tf.constant([1]), tf.constant([3, 1]))
         scaler.scale(1.0)
@@ -232,7 +238,8 @@ def test_case_28_a_wrong_order_is_an_error_that_says_what_to_write(calls, text, 
 
 
 def test_case_28_a_trace_that_failed_does_not_spoil_the_next_one():
-    scaler, weight = amp_tf.LossScaler(), tf.Variable(1.0)
+    scaler = amp_tf.LossScaler()
+    weight = tf.Variable(1.0)
 
     @tf.function
     def fails():
@@ -245,7 +252,8 @@ def test_case_28_a_trace_that_failed_does_not_spoil_the_next_one():
 
 
 def test_case_31_a_run_that_goes_on_from_a_checkpoint_equals_one_that_was_not_interrupted(tmp_path):
-    scaler, weight = amp_tf.LossScaler(dynamic_growth_steps=2), tf.Variable(0.0)
+    scaler = amp_tf.LossScaler(dynamic_growth_steps=2)
+    weight = tf.Variable(0.0)
     for gradient in (1.0, np.nan, 1.0):
         take_step(scaler, gradient, weight)
     path = tf.train.Checkpoint(scaler=scaler).write(str(tmp_path / "half"))
@@ -261,7 +269,8 @@ def test_case_31_a_run_that_goes_on_from_a_checkpoint_equals_one_that_was_not_in
     "clone", [copy.deepcopy, lambda scaler: pickle.loads(pickle.dumps(scaler))]
 )
 def test_case_33_a_copy_has_the_state_and_goes_its_own_way(clone):
-    scaler, weight = amp_tf.LossScaler(8.0), tf.Variable(0.0)
+    scaler = amp_tf.LossScaler(8.0)
+    weight = tf.Variable(0.0)
     take_step(scaler, np.inf, weight)
     other = clone(scaler)
     assert other.status() == scaler.status()

@@ -19,7 +19,8 @@ import amp_tf
 datasets = pytest.importorskip("sklearn.datasets")
 
 LEARNING_RATE = 0.25
-TINY, HUGE = 2.0**-24, 2.0**24
+TINY = 2.0**-24
+HUGE = 2.0**24
 EPOCHS = 6
 CHANCE = 0.2
 
@@ -42,7 +43,8 @@ def digits():
     """1,347 images of 8 x 8 pixels in 0 … 1 to train on and 450 to test on, with labels 0 … 9."""
     images, labels = datasets.load_digits(return_X_y=True)
     order = np.random.RandomState(0).permutation(len(images))
-    images, labels = (images[order] / 16).astype("float32"), labels[order].astype("int32")
+    images = (images[order] / 16).astype("float32")
+    labels = labels[order].astype("int32")
     return images[:1347], labels[:1347], images[1347:], labels[1347:]
 
 

@@ -25,7 +25,11 @@ def oracle(trace, *, start, steps, growth, backoff, hysteresis, floor, ceiling):
     """The rules again, from the whole history instead of a state: a second opinion that shares no
     code.
     """
-    scale, scales, changed_at, since, owed = np.float32(start), [np.float32(start)], 0, 0, 0
+    scale = np.float32(start)
+    scales = [np.float32(start)]
+    changed_at = 0
+    since = 0
+    owed = 0
     for now in range(1, len(trace) + 1):
         past = trace[since:now]
         run_of_good = len(past) - max((i + 1 for i, ok in enumerate(past) if not ok), default=0)
@@ -34,7 +38,8 @@ def oracle(trace, *, start, steps, growth, backoff, hysteresis, floor, ceiling):
             run_of_bad += 1
         new = scale
         if trace[now - 1] and owed:
-            owed, since = owed - 1, now
+            owed = owed - 1
+            since = now
             new = min(np.float32(scale * np.float32(1 / backoff)), np.float32(ceiling))
         elif trace[now - 1] and run_of_good == steps:
             since = now
@@ -103,7 +108,8 @@ def find(schedule, needed):
     """(skipped steps, all steps) until a scale is found above which gradients overflow, and the
     scale.
     """
-    state, found = schedule.initial_state(), (0, 0)
+    state = schedule.initial_state()
+    found = (0, 0)
     for _ in range(100):
         is_finite = state.scale <= needed
         state = schedule.after_finite(state) if is_finite else schedule.after_nonfinite(state)

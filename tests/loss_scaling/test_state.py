@@ -103,7 +103,9 @@ def through_a_checkpoint(model, into, path):
 def test_case_32_and_k09_a_float32_file_loads_whole_into_the_wrapped_optimizer_and_back(
     through, tmp_path, recwarn
 ):
-    plain, wrapped, back = make_model(wrapped=False), make_model(), make_model(wrapped=False)
+    plain = make_model(wrapped=False)
+    wrapped = make_model()
+    back = make_model(wrapped=False)
     train(plain)
     through(plain, wrapped, tmp_path / "plain")
     assert wrapped.optimizer.status().scale == 2.0**15

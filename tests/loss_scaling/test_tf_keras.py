@@ -13,7 +13,8 @@ from tests.loss_scaling.programs.own_steps import OWN
 
 X = np.random.RandomState(0).randn(64, 4).astype("float32")
 Y = X.sum(1, keepdims=True)
-BAD_X, BAD_Y = np.concatenate([X[:8], X[:8] * np.nan, X[8:]]), np.concatenate([Y[:8], Y[:8], Y[8:]])
+BAD_X = np.concatenate([X[:8], X[:8] * np.nan, X[8:]])
+BAD_Y = np.concatenate([Y[:8], Y[:8], Y[8:]])
 
 FAMILIES = {"new": tf_keras.optimizers, "legacy": tf_keras.optimizers.legacy}
 
@@ -216,7 +217,8 @@ def test_a_users_apply_gradients_is_called_with_what_it_takes(family, own, setti
 
 
 def test_the_name_is_the_second_argument_as_on_the_bare_optimizer():
-    weight, seen = tf.Variable([1.0]), []
+    weight = tf.Variable([1.0])
+    seen = []
 
     class Own(tf_keras.optimizers.SGD):
         def apply_gradients(self, grads_and_vars, name=None, **kwargs):

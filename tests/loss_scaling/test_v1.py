@@ -60,11 +60,9 @@ def test_case_14_and_20_a_session_skips_a_nonfinite_step_and_global_step_waits(c
 
 
 def test_case_31_and_32_a_saver_of_a_wrapped_graph_restores_into_wrapped_and_bare(tmp_path):
-    wrapped, again, bare = (
-        Graph(True, dynamic_growth_steps=2),
-        Graph(True, dynamic_growth_steps=2),
-        Graph(False),
-    )
+    wrapped = Graph(True, dynamic_growth_steps=2)
+    again = Graph(True, dynamic_growth_steps=2)
+    bare = Graph(False)
     with v1.Session(graph=wrapped.graph) as session:
         session.run(wrapped.initialize)
         wrapped.train([*GOOD[:3], BAD], session)

@@ -87,7 +87,8 @@ def test_the_functions_of_a_keras_model_are_folded_and_their_answers_are_those_o
     f32, amp, report = converted
     folded = {graph.function: graph.folded for graph in report.graphs if graph.folded}
     assert set(folded.values()) == {3}
-    exact, copy = tf.saved_model.load(f32), tf.saved_model.load(amp)
+    exact = tf.saved_model.load(f32)
+    copy = tf.saved_model.load(amp)
     found = _answer(copy)
     assert not np.array_equal(found, _answer(exact))  # it did compute in 16 bit
     _check_close(found, _answer(exact))
@@ -116,7 +117,8 @@ def test_filters_that_are_stored_in_16_bit_are_read_as_they_are(converted, tmp_p
         (3, 3, 32, 64),
         (3, 3, 64, 64),
     }
-    exact, copy = tf.saved_model.load(converted[0]), tf.saved_model.load(tmp_path / "stored")
+    exact = tf.saved_model.load(converted[0])
+    copy = tf.saved_model.load(tmp_path / "stored")
     _check_close(_answer(copy), _answer(exact))
 
 

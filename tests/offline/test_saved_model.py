@@ -138,7 +138,8 @@ def test_a_model_saved_as_text_is_converted_to_a_binary_one_that_runs(folders, t
 
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_folder_in_the_model_itself_is_not_written(folders, tmp_path, exists):
-    source, target = tmp_path / "model", tmp_path / "model" / "converted"
+    source = tmp_path / "model"
+    target = tmp_path / "model" / "converted"
     shutil.copytree(folders[0], source)
     if exists:  # it would be copied into itself without end
         target.mkdir()

@@ -41,7 +41,7 @@ def _convert(model, folder, config=BFLOAT16, **options):
 
 
 def _serve(folder, values):
-    """What the model of a folder answers."""
+    """Returns the answer of a folder's model."""
     model = tf.saved_model.load(str(folder))  # whose variables live as long as it does
     return model.serve(tf.constant(values)).numpy()
 
@@ -57,7 +57,8 @@ def exported(tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("keras")
     keras.utils.set_random_seed(1)
-    ids, layers = keras.Input((3,), dtype="int32", name="ids"), keras.layers
+    ids = keras.Input((3,), dtype="int32", name="ids")
+    layers = keras.layers
     table = layers.Embedding(500, 16, name="embedding")
     x = layers.Dense(64, "relu", name="wide")(layers.Flatten()(table(ids)))
     x = layers.Dense(8, name="narrow")(layers.BatchNormalization(name="norm")(x))
@@ -201,7 +202,8 @@ def test_weights_are_followed_through_calls_loops_branches_and_gathers(tmp_path)
     weights, converted, stored = _convert(Nested(), tmp_path)
     assert _kept(weights) == {"w": None, "table": None}
     assert len(weights.stored) == 3
-    x, ids = _random(4, 8), np.arange(4, dtype="i4")
+    x = _random(4, 8)
+    ids = np.arange(4, dtype="i4")
     np.testing.assert_array_equal(stored(x, ids), converted(x, ids))
     assert stored.table.dtype == tf.bfloat16
 
@@ -390,7 +392,8 @@ def test_what_reads_a_weight_that_16_bit_makes_infinite_stays_in_float32(wide):
 
 
 def test_explain_and_report_say_the_same(wide, capsys):
-    source, options = str(wide[0] / "f32"), ["--precision", "float16", "--target", "gpu"]
+    source = str(wide[0] / "f32")
+    options = ["--precision", "float16", "--target", "gpu"]
     assert main(["report", source, *options]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["converted"] < 8
@@ -433,7 +436,8 @@ def test_a_check_says_which_values_became_infinite(tmp_path, capsys):
 def test_what_is_killed_midway_leaves_nothing_that_a_loader_takes_for_a_model(
     exported, tmp_path, monkeypatch, is_there
 ):
-    out, seen = tmp_path / "out", []
+    out = tmp_path / "out"
+    seen = []
     if is_there:
         out.mkdir()
     original = Checkpoint.write

@@ -1,5 +1,4 @@
-"""What 16-bit kernels refuse that float32's take: the kernels of this CPU are run, over the
-attributes of their ops.
+"""Runs this CPU's kernels over the attributes of their ops: which do 16-bit ones refuse?
 
     python -m tests.oplists.kernel_probe            a line for each case that is refused
     python -m tests.oplists.kernel_probe --json     for tests: oneDNN's types, and all outcomes
@@ -29,15 +28,23 @@ from tensorflow.python.framework import op_def_registry
 from tests.as_cpu import onednn
 
 TYPES = ("float16", "bfloat16")
-RUNS, REFUSES, DIFFERS, FAILS_IN_FLOAT32 = "runs", "refuses", "differs", "fails in float32"
+RUNS = "runs"
+REFUSES = "refuses"
+DIFFERS = "differs"
+FAILS_IN_FLOAT32 = "fails in float32"
 #: Relative to the result: more than the roundings of a few hundred terms, less than what an
 #: attribute changes.
 _TOLERANCE = 0.05
 #: Its result is wrong, in float32 too, where nothing else reads its peepholes: it writes gradients
 #: over them.
 _WRONG = "LSTMBlockCellGrad"
-_FLOAT, _INT32 = 1, 3  # of types.proto
-_SIDE, _TAPS, _CHANNELS, _OUT = 10, 3, 4, 8
+#: Numbers of types.proto.
+_FLOAT = 1
+_INT32 = 3
+_SIDE = 10
+_TAPS = 3
+_CHANNELS = 4
+_OUT = 8
 #: cases in one session, which looks through all of its graph for each result that it is asked for
 _TOGETHER = 40
 
@@ -71,7 +78,7 @@ class Case:
 
     @property
     def values(self) -> list[Any]:
-        """What it reads: the same numbers in every process."""
+        """Makes the inputs, the same numbers in every process."""
         random = np.random.default_rng(zlib.crc32(str(self).encode()))
         values = [
             given if isinstance(given, np.ndarray) else random.random(given, np.float32)
@@ -158,11 +165,10 @@ def _convolution(
 
 def _matrices() -> Iterator[Case]:
     for left, right in itertools.product((False, True), repeat=2):
-        a, b = (7, 5) if left else (5, 7), (6, 7) if right else (7, 6)
-        transposed, adjoint = (
-            {"transpose_a": left, "transpose_b": right},
-            {"adj_x": left, "adj_y": right},
-        )
+        a = (7, 5) if left else (5, 7)
+        b = (6, 7) if right else (7, 6)
+        transposed = {"transpose_a": left, "transpose_b": right}
+        adjoint = {"adj_x": left, "adj_y": right}
         yield Case("MatMul", transposed, (a, b))
         for steps in (
             ["BiasAdd"],
@@ -230,8 +236,12 @@ def _normalizations() -> Iterator[Case]:
 
 
 def _recurrent() -> Iterator[Case]:
-    batch, size, cells, steps = 2, 3, 4, 5
-    state, weights = (batch, cells), ((size + cells, 4 * cells), *[(cells,)] * 3, (4 * cells,))
+    batch = 2
+    size = 3
+    cells = 4
+    steps = 5
+    state = (batch, cells)
+    weights = ((size + cells, 4 * cells), *[(cells,)] * 3, (4 * cells,))
     for peephole, clip in itertools.product((False, True), (-1.0, 3.0)):
         of_gradient = {"use_peephole": peephole}
         attributes = {**of_gradient, "cell_clip": clip}
@@ -268,8 +278,10 @@ def node_attributes(case: Case, wanted: int) -> Mapping[str, Any]:
     proto = graph_pb2.GraphDef().node.add()
     types = type_attributes(case, wanted)
     for attr in op_def_registry.get(case.op).attr:
-        value, given = proto.attr[attr.name], case.attributes.get(attr.name)
-        is_list, kind = attr.type.startswith("list("), attr.type.removeprefix("list(").rstrip(")")
+        value = proto.attr[attr.name]
+        given = case.attributes.get(attr.name)
+        is_list = attr.type.startswith("list(")
+        kind = attr.type.removeprefix("list(").rstrip(")")
         if kind == "type" and is_list:
             value.list.type.extend(types[attr.name])
         elif kind == "type":
@@ -286,7 +298,8 @@ def node_attributes(case: Case, wanted: int) -> Mapping[str, Any]:
 
 def _add_function(graph: Any, name: str, case: Case, wanted: int) -> None:
     """A function of the node and casts."""
-    definition, types = op_def_registry.get(case.op), type_attributes(case, wanted)
+    definition = op_def_registry.get(case.op)
+    types = type_attributes(case, wanted)
     function = graph.library.function.add()
     function.signature.name = name
     node = function.node_def.add(name="node", op=case.op, device="/device:CPU:0")
@@ -337,7 +350,8 @@ def run(all_cases: Sequence[Case]) -> list[dict[str, str]]:
     """
     if len(all_cases) > _TOGETHER:
         return run(all_cases[:_TOGETHER]) + run(all_cases[_TOGETHER:])
-    graph_def, quiet = graph_pb2.GraphDef(), config_pb2.ConfigProto()
+    graph_def = graph_pb2.GraphDef()
+    quiet = config_pb2.ConfigProto()
     graph_def.versions.producer = tf.version.GRAPH_DEF_VERSION
     quiet.graph_options.rewrite_options.disable_meta_optimizer = True
     for number, case in enumerate(all_cases):
@@ -365,8 +379,8 @@ def run(all_cases: Sequence[Case]) -> list[dict[str, str]]:
 
 
 def _outcomes(session: Any, number: int, case: Case) -> dict[str, str]:
-    """What becomes of a case; 16 bit makes equal values, of which a gradient's maximum is another
-    one.
+    """Returns a case's outcome by type, with equal values in 16 bit, which change a gradient's
+    maximum.
     """
     tolerance = math.inf if case.behind or case.op == _WRONG else _TOLERANCE
     try:

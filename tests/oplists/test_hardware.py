@@ -1,4 +1,4 @@
-"""What the hardware can do, and which table of costs counts on it."""
+"""The hardware decides which types it supports, and which table of costs counts on it."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def painted(text, *library, preserve=(), hardware=BF16_CPU, **settings) -> Paint
     )
 
 
-#: What both devices do: bfloat16 on a CPU, float16 on a GPU.
+#: Both devices' defaults: bfloat16 on a CPU, float16 on a GPU.
 CPU = {"precision": "bfloat16", "target": "cpu"}
 GPU = {"precision": "float16", "target": "gpu"}
 both = pytest.mark.parametrize("settings", [CPU, GPU], ids=["bfloat16", "float16"])

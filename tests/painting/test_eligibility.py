@@ -14,12 +14,13 @@ CHAIN = (
     "x = Placeholder()\nallow1 = MatMul(x, x)\nclr1 = Relu(allow1)\nallow2 = MatMul(clr1, "
     "clr1)\nclr2 = Neg(allow2)"
 )
-GPU, CPU = "@/device:GPU:0", "@/job:localhost/replica:0/task:0/device:CPU:0"
+GPU = "@/device:GPU:0"
+CPU = "@/job:localhost/replica:0/task:0/device:CPU:0"
 SIN = "x = Placeholder()\nother1 = Sin(x)"
 FORCED = "x = Placeholder()\nallow1 = MatMul(x, x)\nforced = Mul(allow1, held)\n"
 
-#: What is shown: the graph, the settings, the nodes that become 16 bit, and for some the rule and
-#: its cause.
+#: Each row has a graph, settings, the nodes that become 16 bit, and for some the rule and its
+#: cause.
 SHOWN = {
     "a preserved node stays and stops the paint": (
         CHAIN,

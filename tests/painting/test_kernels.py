@@ -63,7 +63,8 @@ def test_onednn_computes_the_bias_gradient_of_a_convolution_with_the_filters():
 def test_the_bias_gradient_of_a_convolution_is_that_of_float32():
     old, new, _ = rewritten(convolution_gradients, HERE)
     # the filter gradient must run for oneDNN to compute both; eight bits of each value
-    expected, got = run(old, ["fetch", "filter_gradient"]), run(new, ["fetch", "filter_gradient"])
+    expected = run(old, ["fetch", "filter_gradient"])
+    got = run(new, ["fetch", "filter_gradient"])
     np.testing.assert_allclose(got[0], expected[0], rtol=2e-2)
 
 

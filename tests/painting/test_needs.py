@@ -1,4 +1,4 @@
-"""What a reader needs in float32, row by row: from where to where."""
+"""Readers need float32, row by row: from where to where."""
 
 from __future__ import annotations
 
@@ -209,8 +209,8 @@ def test_a_softmax_needs_values_to_which_a_bias_was_added(text, is_needed, setti
 # ---------------------------------------------------------------- decompositions
 
 
-#: What follows ``a``, the nodes that become 16 bit (after a ``+``: at least these), and why others
-#: do not.
+#: Each row has the nodes after ``a``, those that become 16 bit (after a ``+``: at least these), and
+#: why others do not.
 DECOMPOSED = {
     "moves and arithmetic": (
         "m = AddV2(a, z)\nn = Transpose(m, axes)\nd = Cholesky(n)",

@@ -1,4 +1,4 @@
-"""What counts as exact, what as a parameter, and where exact and product join."""
+"""Origins tell exact values from parameters, and join exact values and products."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ END = "\nb = MatMul(s, x)"
 
 @pytest.fixture
 def without_needs():
-    """What is subtracted is needed, which says so first."""
+    """Leaves out needs: a subtraction needs its operands, and would be the reason that is named
+    first.
+    """
     with without(["needs"]):
         yield
 

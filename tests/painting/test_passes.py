@@ -22,7 +22,7 @@ DENY_CHAIN = INPUT + (
 )
 INFER_CHAIN = ["infer1 = Sqrt(allow1)", "infer2 = Sqrt(infer1)", "infer3 = Sqrt(infer2)"]
 
-#: What is shown: the graph, the nodes (or types) that become 16 bit, and for some the rule and its
+#: Each row has a graph, the nodes (or types) that become 16 bit, and for some the rule and its
 #: cause.
 SHOWN = {
     "an allow node is converted, its input is not": (

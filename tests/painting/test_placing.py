@@ -1,5 +1,5 @@
-"""What passes a value on, and what picks rows of a table: float32 where the cast can stand behind
-it.
+"""Ops that pass a value on, or pick rows of a table, are float32 where a cast can stand behind
+them.
 """
 
 from __future__ import annotations

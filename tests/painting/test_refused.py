@@ -124,7 +124,8 @@ def test_a_grouped_gradient_is_told_by_its_shapes(
         of_image = Conv2DBackpropInput(sizes, w, x) {STRIDES}
         of_filter = Conv2DBackpropFilter(of_image, sizes, x) {STRIDES}
     """
-    view, config = read_graph(graph(text), Templates()), AmpConfig(precision="bfloat16")
+    view = read_graph(graph(text), Templates())
+    config = AmpConfig(precision="bfloat16")
     shapes = KnownShapes({"w": [taps], "of_image": [image], "of_filter": [taps]})
     found = find_obstacles(view, resolve_target(config, OLD_CPU), config, (), shapes)
     assert set(found.refused.values()) == ({"groups"} if refused else set())

@@ -102,7 +102,8 @@ def marked(example: Example, row: Row) -> str:
     lines = []
     for line in example.nodes:
         name = node(line).name
-        old, new = before.get(name, []), after.get(name, [])
+        old = before.get(name, [])
+        new = after.get(name, [])
         told = [
             f" ({', '.join(types)})" if old and new and old != new else "" for types in (old, new)
         ]

@@ -1,4 +1,4 @@
-"""What must have one type: TensorLists, loops, maxima and what they are compared with."""
+"""Ties give one type to TensorLists, loops, maxima and what they are compared with."""
 
 from __future__ import annotations
 

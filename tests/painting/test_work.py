@@ -34,7 +34,8 @@ def _placeholder(*shape):
 
 
 def _loop(condition, *, start=0, products=1, limit=None):
-    x, w = _placeholder(4, 4), _placeholder(4, 4)
+    x = _placeholder(4, 4)
+    w = _placeholder(4, 4)
 
     def body(i, y):
         for _ in range(products):
@@ -154,7 +155,8 @@ def test_a_long_counter_counts_too():
 
 def test_a_gradient_turns_as_often_as_its_loop():
     def build():
-        x, w = _placeholder(4, 4), _placeholder(4, 4)
+        x = _placeholder(4, 4)
+        w = _placeholder(4, 4)
         y = tf.while_loop(lambda i, _: i < 24, lambda i, y: (i + 1, tf.matmul(y, w)), (0, x))[1]
         tf.gradients(y, w)
 

@@ -56,7 +56,7 @@ def run_ours(
 
 
 def can_run(mode: Mode) -> bool:
-    """Whether this machine can run what the mode makes: a graph painted for a GPU needs one."""
+    """Tells whether this machine can run the mode: a graph painted for a GPU needs one."""
     return mode is not Mode.CUDA or bool(tf.config.list_physical_devices("GPU"))
 
 
@@ -138,7 +138,7 @@ def _plain(source: str) -> str:
     return source.removesuffix(":0")
 
 
-# Whether types agree on every wire, by the OpDefs alone, independent of amp_tf's own verification.
+# Types must agree on every wire, by the OpDefs alone, independent of amp_tf's own verification.
 
 
 def type_errors(graph: graph_pb2.GraphDef) -> list[str]:

@@ -34,12 +34,13 @@ from tests.parity.comparison import differences, output_types, run_ours
 from tests.parity.op_pool import OWN, op_def, op_pool
 from tests.parity.random_graphs import RandomGraph, in_words
 
-EQUAL, DIFFERS = "equal", "differs"
+EQUAL = "equal"
+DIFFERS = "differs"
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What came out.
+    """The outcome of a comparison.
 
     Attributes:
         kind: :data:`EQUAL`, :data:`DIFFERS`, or why nothing was compared.
@@ -137,7 +138,7 @@ def reason_to_leave_out(graph: RandomGraph, mode: Mode, original: Outcome) -> st
 
 
 def _is_removed_in_part(graph: RandomGraph, mode: Mode) -> bool:
-    """Whether an allow-list op was removed for the sake of some of its nodes only."""
+    """Tells whether an allow-list op was removed for the sake of some of its nodes only."""
     allowed = {*op_pool().allow, *graph.knobs.allow_add}
     nodes = [node for node in graph.graph_def.node if node.op in allowed and _has_float32(node)]
     removed, kept = (
@@ -156,9 +157,7 @@ def _has_float32(node: node_def_pb2.NodeDef) -> bool:
 
 
 def has_kernel(node: node_def_pb2.NodeDef, mode: Mode) -> bool:
-    """Whether this TensorFlow can run the node with its types on the device type that the mode
-    works on.
-    """
+    """Tells whether this TensorFlow runs the node with its types on the mode's device type."""
     types = dict(type_attributes(node))
     return any(
         all(attr in types and set(types[attr]) <= allowed for attr, allowed in kernel)
@@ -181,11 +180,10 @@ def _kernels(op: str, device_type: str) -> tuple[tuple[tuple[str, frozenset[int]
 
 
 def _result_can_be_f16(node: node_def_pb2.NodeDef, mode: Mode) -> bool:
-    """Whether the node's first output, where it is float32, could be 16-bit once all of the node is
-    that can be.
+    """Tells whether a float32 first output could be 16 bit once all of the node is that can be.
 
-    Where the output's type is fixed (ResizeBilinear, put on the allow list by a setting), whether
-    anything could.
+    If the output's type is fixed (ResizeBilinear, put on the allow list by a setting), any part
+    counts.
     """
     definition = op_def(node.op)
     arg = definition.output_arg[0] if definition and definition.output_arg else None
@@ -199,9 +197,7 @@ def _result_can_be_f16(node: node_def_pb2.NodeDef, mode: Mode) -> bool:
 
 
 def _can_be_f16(node: node_def_pb2.NodeDef, name: str, mode: Mode) -> bool:
-    """Whether a float32 type attribute can be 16-bit, with all others that may be as well, or else
-    alone.
-    """
+    """Tells whether a float32 type attribute can be 16 bit, alone or with all others."""
     convertible = [
         attr.name
         for attr in op_def(node.op).attr

@@ -16,9 +16,10 @@ from tests.oracle import Knobs, Mode
 from tests.parity.comparison import config_for, rewired, type_errors
 
 LIMIT_SECONDS = 10
-GraphDef, AttrValue = graph_pb2.GraphDef, attr_value_pb2.AttrValue
+GraphDef = graph_pb2.GraphDef
+AttrValue = attr_value_pb2.AttrValue
 Random = random.Random
-#: What an attribute may be in place of what it is.
+#: Values that may take an attribute's place.
 VALUES = (
     *(
         AttrValue(),
@@ -33,7 +34,7 @@ VALUES = (
 
 
 class MalformedVerdict(NamedTuple):
-    """What happened to a broken graph, and the problem if that was not allowed."""
+    """The outcome of a broken graph, and the problem if it was not allowed."""
 
     kind: str
     problem: str = ""
@@ -144,7 +145,7 @@ NONSENSE = (
 )
 PORTS = ("{}:7", "{}:99", "{}:-1", f"{{}}:{2**31}", f"{{}}:{2**63}")
 DEVICES = ("x", "/", "/device:", "/device:GPU:99", "/job:a/device:XYZ:0", ":::")
-#: Of a node: what becomes of a random one.
+#: Changes of a random node.
 OF_NODES: dict[str, Callable[[Any, GraphDef, Random], object]] = {
     "node gone": lambda node, graph, dice: graph.node.remove(node),
     "node twice": lambda node, graph, dice: graph.node.add().CopyFrom(node),
@@ -209,7 +210,7 @@ def next_iteration_read_elsewhere(graph: GraphDef, dice: Random) -> None:
         dice.choice(readers).input[0] = dice.choice(loops).name
 
 
-#: Of a graph: each changes it in place or returns another one.
+#: Changes of a graph, each in place or as another graph that it returns.
 OF_GRAPHS: dict[str, Callable[[GraphDef, Random], GraphDef | None]] = {
     function.__name__: function
     for function in (

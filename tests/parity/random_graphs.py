@@ -20,17 +20,16 @@ from tests.parity.op_pool import LISTS, OpPool, op_def, op_pool
 
 T = TypeVar("T")
 Choose = Callable[[int], int]
-# What flows on a wire: a DataType number; for variants and resources also the DataType of what they
+# The type of a wire: a DataType number, and for variants and resources also the DataType that they
 # hold.
 Kind = tuple[int, int]
 
-FLOAT, INT32, BOOL, STRING = (
-    types_pb2.DT_FLOAT,
-    types_pb2.DT_INT32,
-    types_pb2.DT_BOOL,
-    types_pb2.DT_STRING,
-)
-VARIANT, RESOURCE = types_pb2.DT_VARIANT, types_pb2.DT_RESOURCE
+FLOAT = types_pb2.DT_FLOAT
+INT32 = types_pb2.DT_INT32
+BOOL = types_pb2.DT_BOOL
+STRING = types_pb2.DT_STRING
+VARIANT = types_pb2.DT_VARIANT
+RESOURCE = types_pb2.DT_RESOURCE
 HOLDERS = (VARIANT, RESOURCE)
 RARE_TYPES = (
     INT32,
@@ -111,7 +110,8 @@ def _random_knobs(choose: Choose, ops: Sequence[str]) -> Knobs:
     knobs = Knobs(level=level[choose(len(level))])
     if choose(4) or not ops:
         return knobs
-    op, target = ops[choose(len(ops))], LISTS[choose(len(LISTS))]
+    op = ops[choose(len(ops))]
+    target = LISTS[choose(len(LISTS))]
     # Leaving every list first makes the move valid wherever the op is now.
     moves = {f"{name}_remove": (op,) for name in LISTS if name != target}
     return dataclasses.replace(knobs, **moves, **{f"{target}_add": (op,)})
@@ -347,7 +347,8 @@ class _Builder:
         kinds = [self._some_kind() for _ in range(1 + self._choose(3))]
         frame = f"frame{len(self.graph.node)}".encode()
         predicate = self._source((BOOL, 0))
-        merges, exits = [], []
+        merges = []
+        exits = []
         for kind in kinds:
             enter = self._control_flow(
                 "Enter", kind[0], (self._source(kind),), frame_name=frame, is_constant=False

@@ -339,8 +339,10 @@ def test_propagation_through_a_simple_loop(colors: str, mode: Mode) -> None:
         turn = lambda i, x: (i + 1, _chain(body, "body", x))  # noqa: E731
         x = while_loop.while_loop(lambda i, _: i < 4, turn, [tf.constant(0), x])[1]
         tf.identity(_chain(after, "output", x), name="fetch")
-    graph_def, fetch = made.as_graph_def(), ("fetch",)
-    original, ours = run_original(graph_def, mode, fetch), run_ours(graph_def, mode, fetch)
+    graph_def = made.as_graph_def()
+    fetch = ("fetch",)
+    original = run_original(graph_def, mode, fetch)
+    ours = run_ours(graph_def, mode, fetch)
     for result in (original, ours):
         f16 = result.nodes_in(mode.f16)
         found = (

@@ -1,5 +1,5 @@
-"""Where amp_tf differs from TensorFlow's pass on purpose: each with its reason, and what both make
-of a graph.
+"""amp_tf differs from TensorFlow's pass on purpose, each time with a reason and a graph that shows
+it.
 
 A difference that is not here is a bug. How the differential tests allow for one is in
 ``judging.py``.
@@ -23,7 +23,8 @@ from tests.small_graphs import graph, run
 
 pytestmark = pytest.mark.cpu_dependent
 
-FP16, BF16 = Mode.CUDA_LISTS, Mode.BFLOAT16
+FP16 = Mode.CUDA_LISTS
+BF16 = Mode.BFLOAT16
 BOTH = (FP16, BF16)
 FORCE = Knobs(level="UNSAFE_FORCE_ALL")
 INPUT = "input = Const() value=float32[32, 32]\n"
@@ -31,7 +32,7 @@ PRODUCT = INPUT + "allow1 = MatMul(input, input)\n"
 
 
 class Shown(NamedTuple):
-    """What becomes 16 bit of a graph.
+    """A graph, and the nodes of it that become 16 bit.
 
     Attributes:
         name: of the difference; behind a colon what is shown.
@@ -241,7 +242,8 @@ SHOWN = (
     [pytest.param(row, mode, id=f"{row.name}-{mode.name}") for row in SHOWN for mode in row.modes],
 )
 def test_difference(shown: Shown, mode: Mode) -> None:
-    theirs, ours = set(shown.theirs.split()), set(shown.ours.split())
+    theirs = set(shown.theirs.split())
+    ours = set(shown.ours.split())
     original, found = both(graph(shown.text), mode, ("fetch", *shown.also.split()))
     assert (original & (theirs | ours), found & (theirs | ours)) == (theirs, ours), shown.why
 
@@ -258,10 +260,8 @@ def both(
 
     TensorFlow refuses a graph in which a Placeholder has no shape ("Failed to import metagraph").
     """
-    original, ours = (
-        run_original(graph_def, mode, preserve, knobs),
-        run_ours(graph_def, mode, preserve, knobs),
-    )
+    original = run_original(graph_def, mode, preserve, knobs)
+    ours = run_ours(graph_def, mode, preserve, knobs)
     return original.nodes_in(mode.f16), ours.nodes_in(mode.f16)
 
 
@@ -389,10 +389,8 @@ def test_force_all_casts() -> None:
         INPUT + "down = Cast(input) SrcT=float32 DstT=half\nallow1 = MatMul(down, down) T=half\n"
         "up = Cast(allow1) SrcT=half DstT=float32\nfetch = Identity(up)"
     )
-    original, ours = (
-        run_original(graph_def, FP16, ("fetch",), FORCE),
-        run_ours(graph_def, FP16, ("fetch",), FORCE),
-    )
+    original = run_original(graph_def, FP16, ("fetch",), FORCE)
+    ours = run_ours(graph_def, FP16, ("fetch",), FORCE)
     assert (original.types["down", "SrcT"], original.types["up", "DstT"]) == ((19,), (19,))
     assert (ours.types["down", "SrcT"], ours.types["up", "DstT"]) == ((1,), (1,))
     assert run_ours(ours.graph, FP16, ("fetch",), FORCE).graph == ours.graph
@@ -425,10 +423,8 @@ def test_tied_types() -> None:
         "ones = Const() value=float32[1, 4, 4, 4, 4]*1\nfetch = MaxPool3DGrad(deny1, pool, ones) "
         f"{window}"
     )
-    fetches, values = (
-        ("fetch", "result"),
-        np.random.default_rng(0).normal(size=(1, 8, 8, 8, 4)).astype("float32"),
-    )
+    fetches = ("fetch", "result")
+    values = np.random.default_rng(0).normal(size=(1, 8, 8, 8, 4)).astype("float32")
     original, ours = both(graph_def, BF16, fetches)
     assert {"pool", "clr1", "allow1"} <= original
     assert ours & {"pool", "clr1", "allow1"} == {"clr1", "allow1"}
@@ -480,7 +476,8 @@ def test_shared_maker() -> None:
         text += f"write{number} = TensorListPushBack(maker, {value}) element_dtype=float32\n"
         text += f"read{number} = TensorListPopBack(write{number}, shape) element_dtype=float32\n"
         text += f"used{number} = {reader}\nfetch{number} = Identity(used{number})\n"
-    graph_def, fetches = graph(text), ("fetch1", "fetch2")
+    graph_def = graph(text)
+    fetches = ("fetch1", "fetch2")
     original, ours = both(graph_def, BF16, fetches)
     lists = {"write1", "read1", "write2", "read2", "maker"}
     assert (lists & original, lists & ours) == (set(), {"write1", "read1"})
@@ -513,9 +510,11 @@ def test_call_boundary() -> None:
 
     @tf.function
     def repeat(x):
-        i, states = tf.constant(0), tf.TensorArray(tf.float32, 3, element_shape=[32, 32])
+        i = tf.constant(0)
+        states = tf.TensorArray(tf.float32, 3, element_shape=[32, 32])
         while i < 3:
-            states, i = states.write(i, x), i + 1
+            states = states.write(i, x)
+            i = i + 1
         return tf.identity(tf.matmul(states.stack()[0], x, name="allow1"), name="fetch")
 
     graph_def = repeat.get_concrete_function(tf.TensorSpec([32, 32])).graph.as_graph_def()

@@ -1,6 +1,4 @@
-"""What must hold for the rewrite of any graph, a broken one included, whatever TensorFlow's pass
-does.
-"""
+"""The rewrite of any graph, even a broken one, has properties of its own, parity aside."""
 
 from __future__ import annotations
 
@@ -83,14 +81,16 @@ def test_the_order_of_the_nodes_does_not_matter(graph: RandomGraph, mode: Mode, 
     random.Random(seed).shuffle(nodes)
     del shuffled.node[:]
     shuffled.node.extend(nodes)
-    one, other = rewrite(graph, mode).graph, rewrite(graph, mode, shuffled).graph
+    one = rewrite(graph, mode).graph
+    other = rewrite(graph, mode, shuffled).graph
     assert outcome(graph.graph_def, one).types == outcome(graph.graph_def, other).types
     assert {node.name for node in one.node} == {node.name for node in other.node}
 
 
 def test_a_broken_graph_is_refused_or_rewritten_correctly() -> None:
     """500 seeds here; ``scripts/fuzz_parity malformed --count 50000`` for more."""
-    kinds, mutations = set(), set()
+    kinds = set()
+    mutations = set()
     for seed in range(500):
         graph = random_graph(random.Random(seed).randrange)
         broken, how = mutated(graph.graph_def, random.Random(seed))

@@ -145,7 +145,8 @@ def test_bodies_get_the_types_and_casts_that_tensorflow_gives_them(mode: Mode) -
     assert len(names) == 7, (
         "a function, a loop's condition and body, two branches of an If and two of a Case"
     )
-    original, ours = run_original(graph_def, mode, (fetch,)), run_ours(graph_def, mode, (fetch,))
+    original = run_original(graph_def, mode, (fetch,))
+    ours = run_ours(graph_def, mode, (fetch,))
     assert differences(ours, original) == []
     theirs = bodies(original.graph, names)
     assert bodies(ours.graph, names) == theirs

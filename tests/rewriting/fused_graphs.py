@@ -130,7 +130,7 @@ PRODUCTS = {step.op for step in SPLIT_PRODUCTS.values()}
 
 
 def judge(kind: str, precision: str) -> dict[str, object] | None:
-    """What becomes of a kind; nothing where this TensorFlow does not fuse it."""
+    """Returns what becomes of a kind, or nothing where this TensorFlow does not fuse it."""
     given = made(KINDS[kind])
     fused = remapped(given)
     whole = [node for node in fused.node if node.op in SPLIT_PRODUCTS]
@@ -165,7 +165,7 @@ def judge(kind: str, precision: str) -> dict[str, object] | None:
 
 
 def _is_16_bit(product, precision):
-    """Whether a product has the type, or is rounded to it where float32 kernels compute it."""
+    """Tells whether a product has the type, or a float32 kernel between roundings to it."""
     number = NUMBERS[precision]
     is_rounded = ROUNDED_ATTR in product.attr and product.attr[ROUNDED_ATTR].type == number
     return is_rounded if precision == "float16" else product.attr["T"].type == number

@@ -36,7 +36,8 @@ def judge(seeds: Sequence[int], is_lowered: bool) -> Iterator[Held]:
         speed = graph.rewritten(config)
         with mock.patch.multiple(holding, **_LITTLE):
             memory = graph.rewritten(dataclasses.replace(config, goal="memory"))
-        expected, values = graph.run(speed), graph.run(memory)
+        expected = graph.run(speed)
+        values = graph.run(memory)
         wrong: dict[int, list[str]] = {}
         for (program, name), value in values.items():
             if value.tobytes() != expected[program, name].tobytes():

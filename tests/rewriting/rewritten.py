@@ -72,12 +72,13 @@ def ops(proto):
 
 
 def without_casts(proto):
-    """What each node reads, casts skipped."""
+    """Returns the inputs of each node, with casts skipped."""
     behind = {node.name: node.input[0] for node in proto.node if node.op == "Cast"}
     return {node.name: [behind.get(name, name) for name in node.input] for node in proto.node}
 
 
 def check_agreement(proto, result):
     given = feeds(proto)
-    exact, found = run(proto, given), run(result.graph, given)
+    exact = run(proto, given)
+    found = run(result.graph, given)
     np.testing.assert_allclose(found, exact, rtol=0, atol=TOLERANCE * np.abs(exact).max())

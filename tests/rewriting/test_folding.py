@@ -83,7 +83,7 @@ def biased(text, conv="conv", scaled="scaled", bias="c"):
     return found.replace(f"{scaled} = Mul(s, {conv})", f"{added}s, {conv}_biased)")
 
 
-# What TensorFlow's remapper makes of a convolution with a bias before amp_tf sees the graph.
+# TensorFlow's remapper makes this of a convolution with a bias before amp_tf sees the graph.
 FUSED = BLOCK.replace(
     "conv = Conv2D(x, w)",
     "c = Placeholder() shape=[16]\n    conv = _FusedConv2D(x, w, c) fused_ops=['BiasAdd'] "
@@ -134,7 +134,8 @@ def test_normalization_is_folded_and_the_result_is_that_of_float32(text, expecte
     assert ops(result.graph) == collections.Counter(expected.split())
     assert result.report.folded == 1 + (text == TWO_BRANCHES)
     values = feeds(proto)
-    exact, found = run(proto, values), run(result.graph, values)
+    exact = run(proto, values)
+    found = run(result.graph, values)
     assert np.abs(found - exact).max() < TOLERANCE * np.abs(exact).max()
     turned = type(proto)(node=reversed(proto.node), versions=proto.versions)
     assert ops(rewrite(turned).graph) == ops(result.graph)  # whatever the order of the nodes

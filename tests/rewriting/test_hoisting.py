@@ -55,7 +55,8 @@ LOOP = f"""
 {TURN}
     fetch = Identity(y_out)
 """
-EARLY, ENTER = f"w_in-Read-0-{SUFFIX}", f"w_in-0-{SUFFIX}"
+EARLY = f"w_in-Read-0-{SUFFIX}"
+ENTER = f"w_in-0-{SUFFIX}"
 
 # Twice two turns, one loop in the other.
 INNER = TURN.replace("(i, limit)", "(i, i_limit)").replace("(w_in)", "(v_in)")
@@ -122,7 +123,7 @@ def check_same(proto, result, monkeypatch):
 
 
 def casts(proto):
-    """What new casts to bfloat16 read."""
+    """Returns the inputs of new casts to bfloat16."""
     wanted = tf.bfloat16.as_datatype_enum
     return [
         node.input[0]
@@ -225,7 +226,8 @@ def test_a_loop_without_turns_is_left_at_once():
             "three = Placeholder() dtype=int32 shape=[]",
         ),
     )
-    result, feeds = rewrite(proto), {**X, "three:0": 0}
+    result = rewrite(proto)
+    feeds = {**X, "three:0": 0}
     assert moved(result.graph)
     # x itself comes out, rounded to the 8 bits of bfloat16 as the loop hands it on.
     np.testing.assert_allclose(
@@ -347,7 +349,8 @@ def test_it_stays_in_the_loop_where_the_user_wishes_otherwise(config, preserve):
 
 @pytest.mark.parametrize("text", [LOOP, NESTED])
 def test_the_order_of_nodes_does_not_matter(text):
-    proto, turned = graph(text), graph("\n".join(reversed(text.splitlines())))
+    proto = graph(text)
+    turned = graph("\n".join(reversed(text.splitlines())))
     first, second = (nodes(rewrite(each).graph) for each in (proto, turned))
     assert first == second
 

@@ -59,7 +59,7 @@ def test_a_chain_of_such_nodes_waits_by_its_first():
 
 
 def test_what_waits_does_not_wait_for_its_own_readers():
-    """Of two readers one stays, and the other waits for it: what both read cannot."""
+    """One of two readers stays, and the other waits for it, except for what both read."""
     result = rewrite(step("d = Exp(p)\ne = Square(d)", "AddV2(late, e)"), MEMORY).graph
     assert [waits(result, name) for name in "de"] == [["^m"], ["^late"]]
 

@@ -54,7 +54,8 @@ GELU = """
     fetch = Identity(last)
 """
 OF_GELU = ("minus", "scaled", "core", "halved", "gelu")
-FLAT, BACK = [16384, 128], [128, 128, 128]
+FLAT = [16384, 128]
+BACK = [128, 128, 128]
 
 
 @pytest.mark.parametrize("activation", sorted(MATRIX_ACTIVATIONS))
@@ -68,7 +69,8 @@ def test_a_bias_and_its_activation_come_before_the_reshaping_and_are_16_bit_with
     assert read["back"] == ["act", "sizes"]
     assert read["sum"] == ["back", "back"]
     nodes = {node.name: node for node in result.report.nodes}
-    # What gives other values than zero and what it reads stays in float32 behind the last product.
+    # Activations of which zero is not zero stay in float32 behind the last product, with what they
+    # read.
     follows = ["act"] * (activation in {"Relu", "Relu6"})
     assert all(nodes[name].precision.is_f16 for name in ("product", "biased", *follows))
 

@@ -132,7 +132,7 @@ def test_preserve_names_nodes_of_the_graph_and_not_of_its_functions():
 
 
 def test_the_memory_of_functions_is_weighed_like_that_of_graphs():
-    """Where amp_tf chooses; arguments and results of functions are no NodeDefs."""
+    """Arguments and results of functions are no NodeDefs, and count where amp_tf chooses."""
     result = rewrite(graph(CHAIN, function(FUNCTION)), amp_tf.AmpConfig(goal="memory"))
     assert [report.function for report in result.report.graphs] == ["", "f"]
 
@@ -376,7 +376,8 @@ def test_a_collector_that_was_off_stays_off(collector_is_on):
 
 
 def test_of_several_rewrites_at_once_the_one_that_turned_it_off_turns_it_on_again(collector_is_on):
-    first_is_in, second_is_done = threading.Event(), threading.Event()
+    first_is_in = threading.Event()
+    second_is_done = threading.Event()
 
     def first():
         with pipeline.pause_garbage_collector():

@@ -20,14 +20,21 @@ from amp_tf.painting.reasons import Rule
 from amp_tf.rewriting import pipeline
 from tests.small_graphs import function, graph, run
 
-F16, BF16 = amp_tf.AmpConfig(precision="float16"), amp_tf.AmpConfig(precision="bfloat16")
-CPU, GPU = Hardware(cpu_has_bf16=True), Hardware(gpu_capabilities=((8, 0),))
+F16 = amp_tf.AmpConfig(precision="float16")
+BF16 = amp_tf.AmpConfig(precision="bfloat16")
+CPU = Hardware(cpu_has_bf16=True)
+GPU = Hardware(gpu_capabilities=((8, 0),))
 IMITATED = Hardware(gpu_capabilities=((8, 0),), imitates_gpu=True)
-FLOAT, HALF = tf.float32.as_datatype_enum, tf.float16.as_datatype_enum
+FLOAT = tf.float32.as_datatype_enum
+HALF = tf.float16.as_datatype_enum
 SAME = "strides=[1, 1, 1, 1] padding='SAME'"
 SAME_3D = "strides=[1, 1, 1, 1, 1] padding='SAME'"
-IMAGE, TAPS, RESULT = [2, 6, 6, 3], [3, 3, 3, 4], [2, 6, 6, 4]
-VOLUME, CUBE, FULL = [2, 4, 4, 4, 3], [2, 2, 2, 3, 4], [2, 4, 4, 4, 4]
+IMAGE = [2, 6, 6, 3]
+TAPS = [3, 3, 3, 4]
+RESULT = [2, 6, 6, 4]
+VOLUME = [2, 4, 4, 4, 3]
+CUBE = [2, 2, 2, 3, 4]
+FULL = [2, 4, 4, 4, 4]
 DEEP = [3, 3, 3, 1]
 
 
@@ -138,7 +145,8 @@ def test_each_tensor_is_rounded_once_and_read_from_there_by_all():
     assert set(counts.values()) == {1}
     by_source = collections.defaultdict(list)
     for node in casts.values():
-        source, chain = node.input[0], [node.attr["DstT"].type]
+        source = node.input[0]
+        chain = [node.attr["DstT"].type]
         while source in casts:
             chain.insert(0, casts[source].attr["DstT"].type)
             source = casts[source].input[0]

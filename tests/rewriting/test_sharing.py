@@ -1,6 +1,4 @@
-"""What is shared: reads of variables, the ops that make TensorLists, and the lists of several
-functions.
-"""
+"""Reads of variables, ops that make TensorLists, and lists of several functions are shared."""
 
 from __future__ import annotations
 
@@ -292,7 +290,8 @@ def test_a_list_that_is_read_into_another_is_rounded_by_it():
         "Tout=[variant] f=relay\n"
         "  used",
     )
-    keep, names = KEEP.format(value="x"), ("list", "second", "pushed", "taken", "put", "popped")
+    keep = KEEP.format(value="x")
+    names = ("list", "second", "pushed", "taken", "put", "popped")
     found = types_of_lists(main, keep, relay, READ_BY_PRODUCT.format(value="popped:tensor:0"))
     assert found == dict.fromkeys(names, "bfloat16")
     found = types_of_lists(main, keep, relay, USE.format(value="popped:tensor:0", op="Sin"))
@@ -321,7 +320,8 @@ def test_a_list_that_the_user_keeps_somewhere_stays_everywhere(name):
     ],
 )
 def test_a_list_of_which_not_all_users_are_known_stays(before, after):
-    main, keep = MAIN.replace(before, after), KEEP.format(value="x")
+    main = MAIN.replace(before, after)
+    keep = KEEP.format(value="x")
     found = types_of_lists(main, keep, READ_BY_PRODUCT.format(value="popped:tensor:0"))
     assert found == everywhere("float32")
 

@@ -25,8 +25,8 @@ BFLOAT16 = amp_tf.AmpConfig(precision="bfloat16")
 BIAS_SHAPE = KnownShapes(
     {"Placeholder_2": ((64,),)}
 )  # of :func:`dense`; the hooks have all shapes from TensorFlow
-# Of the largest value, for one product. At most 0.026 and 0.004 were measured, where activations
-# clip.
+# Limits are relative to the largest value, for one product. At most 0.026 and 0.004 were measured,
+# where activations clip.
 TOLERANCES = {"bfloat16": 0.05, "float16": 0.006}
 # TensorFlow's remapper fuses these in the two ways of a CPU; the others with oneDNN alone.
 ALWAYS_FUSED = [kind for kind in KINDS if kind.startswith(("MatMul", "Conv2D"))]
@@ -34,11 +34,11 @@ ALWAYS_FUSED = [kind for kind in KINDS if kind.startswith(("MatMul", "Conv2D"))]
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory):
-    """What becomes of each kind on a CPU with AVX2, without oneDNN and with it; a process for each,
-    when asked for.
+    """Judges each kind on a CPU with AVX2, without oneDNN and with it, each in a process of its
+    own.
 
-    Where the CPU has bfloat16, TensorFlow's remapper fuses what was split once more, in bfloat16,
-    to a node that runs and that Python does not import.
+    On a CPU with bfloat16, TensorFlow's remapper fuses what was split once more, in bfloat16, to a
+    node that runs and that Python does not import.
     """
 
     @functools.cache

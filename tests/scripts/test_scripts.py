@@ -32,7 +32,7 @@ ON = "INFO:absl:amp_tf: 3 graphs, {} of 648 nodes converted to bfloat16, 32 cast
 
 @pytest.fixture
 def forked(monkeypatch):
-    """What is started of this Python is a fork."""
+    """Forks each process that is started of this Python."""
     monkeypatch.setattr(subprocess, "Popen", processes.start)
 
 
@@ -104,7 +104,8 @@ def test_the_status_says_whether_all_is_as_promised(
     demo,
     capsys,
 ):
-    off, on = trained(0.98, 88.7), trained(accuracy, milliseconds, log)
+    off = trained(0.98, 88.7)
+    on = trained(accuracy, milliseconds, log)
     problems = [*demo.judge_accuracy(off, on), *demo.judge_speed(off, on)]
     assert demo.judge(problems, "It was faster.") == (1 if problem else 0)
     assert (problem or "It was faster.") in capsys.readouterr().out
@@ -276,9 +277,7 @@ def files(folder):
 
 @pytest.fixture
 def checkout(tmp_path):
-    """What the scripts read and write, so that one that works when it is asked for help harms
-    nothing.
-    """
+    """Copies what the scripts read and write, so that a wrong one harms nothing."""
     for name in ("scripts", ".ci", "docker"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("README.md", "pyproject.toml"):

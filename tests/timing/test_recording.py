@@ -1,4 +1,4 @@
-"""What counts as a step of a program, and when there are enough."""
+"""Calls of a program count as its steps, until there are enough."""
 
 import json
 import os

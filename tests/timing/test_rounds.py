@@ -1,4 +1,4 @@
-"""What rounds of runs say, with given figures: the verdict, and when further rounds end."""
+"""Rounds of runs give a verdict, and end when further rounds would not change it."""
 
 import json
 
@@ -31,7 +31,8 @@ def test_the_verdict_is_in_words(ratios, words):
 
 
 def test_a_ratio_and_its_inverse_are_equally_far_from_1():
-    faster, slower = Verdict.of([1.9, 2.0, 2.1]), Verdict.of([1 / 1.9, 1 / 2.0, 1 / 2.1])
+    faster = Verdict.of([1.9, 2.0, 2.1])
+    slower = Verdict.of([1 / 1.9, 1 / 2.0, 1 / 2.1])
     assert faster.speedup == pytest.approx(1 / slower.speedup)
     assert faster.error / faster.speedup == pytest.approx(slower.error / slower.speedup)
     assert (faster.is_faster, slower.is_slower) == (True, True)
@@ -39,7 +40,8 @@ def test_a_ratio_and_its_inverse_are_equally_far_from_1():
 
 def rounds_of(ratios, most=12, minutes=10.0):
     """The ways in their order, and the runs, of a program with given ratios."""
-    ways, told = [], []
+    ways = []
+    told = []
 
     def once(is_mixed):
         ways.append(is_mixed)
@@ -78,7 +80,8 @@ def test_after_a_limit_no_round_begins_but_three_are_made(limits):
 
 
 def test_the_result_has_both_ways_side_by_side():
-    float32, mixed = (run(1234.0), run(1240.0), run(1230.0)), (run(56.789), run(57.0), run(56.0))
+    float32 = (run(1234.0), run(1240.0), run(1230.0))
+    mixed = (run(56.789), run(57.0), run(56.0))
     timed = Timed("fit", "CPU", "amp_tf: 2 graphs", float32, mixed)
     assert str(timed) == (
         "A step of fit, 15 and 15 of them in 3 rounds:\n"

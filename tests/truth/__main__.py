@@ -54,7 +54,8 @@ def main() -> int:
     options = parser.parse_args()
     if not (options.all or options.only):
         parser.error("say --all or --only REGEX")
-    modes, ways = options.mode or list(MODES), options.way or list(WAYS)
+    modes = options.mode or list(MODES)
+    ways = options.way or list(WAYS)
     options.rows.parent.mkdir(parents=True, exist_ok=True)
     if not options.resume:
         options.rows.unlink(missing_ok=True)
@@ -77,7 +78,8 @@ def _run_all(
     workers: list[tuple[subprocess.Popen[bytes], list[str]]] = []
     while left or workers:
         while left and len(workers) < jobs:
-            batch, left = left[:BATCH], left[BATCH:]
+            batch = left[:BATCH]
+            left = left[BATCH:]
             workers.append((_start(batch, modes, ways, path, without), batch))
         process, batch = workers.pop(0)
         status = process.wait()

@@ -1,4 +1,4 @@
-"""What a program is given, and where it puts its results."""
+"""The bench gives a program its inputs and takes its results."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ ODD = ("zeros", "equal rows", "half masked", "mean 50")
 
 
 def in_a_quarter(name: str) -> bool:
-    """Whether a name is in a fixed quarter of all names: where there are many programs of a kind,
-    XLA gets these.
-    """
+    """Tells whether a name is in a fixed quarter of all names, for which XLA compiles programs."""
     return zlib.crc32(name.encode()) % 4 == 0
 
 

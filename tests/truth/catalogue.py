@@ -37,8 +37,6 @@ def all_programs(only: str = "") -> Iterator[Program]:
 
 
 def in_quick_tier(program: Program) -> bool:
-    """Whether pytest runs a program: those of the defects that were found first, and a fixed share
-    of all others.
-    """
+    """Tells whether pytest runs a program: the first defects, and a fixed share of all others."""
     share = QUICK_SHARE_OF_LIBRARIES if program.name.startswith(("keras.", "tf.")) else QUICK_SHARE
     return program.name.startswith("defects/") or zlib.crc32(program.name.encode()) % share == 0

@@ -75,8 +75,7 @@ def running(config: amp_tf.AmpConfig | None) -> Iterator[None]:
 
 
 def check_that_graphs_are_converted() -> None:
-    """What stays in float32 equals float32: where amp_tf does not come in, every program would look
-    right.
+    """Checks that amp_tf converts a plain graph: otherwise every program would look right.
 
     Raises:
         RuntimeError: amp_tf converts no product of a plain graph.

@@ -1,4 +1,4 @@
-"""What the rows say: a line for a program, a summary, and the table that is committed."""
+"""Reports the rows: a line for a program, a summary, and the table that is committed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.truth.yardstick import LIMIT
 
 
 def is_defect(row: Row) -> bool:
-    """Whether a row is above the yardstick's limit and no named limit covers it."""
+    """Tells whether a row is above the yardstick's limit and no named limit covers it."""
     return (row.ratio > LIMIT or bool(row.problem)) and limit_of(row) is None
 
 

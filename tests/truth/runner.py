@@ -123,7 +123,8 @@ class _Comparison:
         return Row(self._program.name, self._way, mode, *key, **dataclasses.asdict(verdict))
 
     def _verdict(self, key: tuple[str, str], mode: str, draw: int = 0) -> Verdict:
-        tensor, unit = key[1], MODES[mode].unit
+        tensor = key[1]
+        unit = MODES[mode].unit
         whats = (f"default {mode}", f"ideal {MODES[mode].ideal}", "float32")
         value, least, known = (self._values(what, draw).get(key, _NOTHING) for what in whats)
         verdict = judge(tensor, value, least, known, unit)

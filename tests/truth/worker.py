@@ -40,7 +40,9 @@ def main() -> None:
             sep="\n",
         )
         return
-    wanted, ways, path = sys.argv[2].split(","), sys.argv[3].split(","), Path(sys.argv[4])
+    wanted = sys.argv[2].split(",")
+    ways = sys.argv[3].split(",")
+    path = Path(sys.argv[4])
     names = set(sys.stdin.read().split("\n"))
     pretend()
     modes.check_that_graphs_are_converted()

@@ -1,10 +1,10 @@
-"""How far a 16-bit result may be from float32: not much further than the ideal mixed program's.
+"""A 16-bit result may be not much further from float32 than the ideal mixed program's.
 
-The ideal mixed program computes its products in 16 bit and casts their results back at once. What
-it loses is inherent in multiplying in 16 bit; what a program loses beyond it was lost by the choice
-of what else became 16 bit. So a result is judged by a ratio, its error over the ideal program's,
-and a ratio above :data:`LIMIT` is a defect. A product that a rule keeps in float32 is float32 in
-the ideal program, too: so each new rule makes the yardstick stricter, never looser.
+The ideal mixed program computes its products in 16 bit and casts their results back at once. Its
+loss is inherent in multiplying in 16 bit, and any loss beyond it comes from the choice of what else
+became 16 bit. So a result is judged by a ratio, its error over the ideal program's, and a ratio
+above :data:`LIMIT` is a defect. A product that a rule keeps in float32 is float32 in the ideal
+program, too: so each new rule makes the yardstick stricter, never looser.
 
 Errors are relative, in the L2 norm, over all draws of the inputs together: a single number is near
 the truth by luck, eight of them are not. The ideal error has a floor, because a value may be
@@ -35,7 +35,7 @@ READ = ("loss", "metric")  # the first words of the names of such numbers
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What the yardstick says of one tensor.
+    """The yardstick's judgement of one tensor.
 
     Attributes:
         ratio: the error over the largest of the ideal error and the floors. 1 where both programs
@@ -59,14 +59,16 @@ def distance(value: np.ndarray, truth: np.ndarray) -> float:
     """
     if value.shape != truth.shape:
         return np.inf
-    value, truth = _as_reals(value), _as_reals(truth)
+    value = _as_reals(value)
+    truth = _as_reals(truth)
     finite = np.isfinite(truth)
     if (
         not np.array_equal(value[~finite], truth[~finite], equal_nan=True)
         or not np.isfinite(value[finite]).all()
     ):
         return np.inf
-    value, truth = value[finite], truth[finite]
+    value = value[finite]
+    truth = truth[finite]
     difference = np.sqrt(np.square(value - truth).sum())
     return float(difference / np.sqrt(np.square(truth).sum())) if difference else 0.0
 
@@ -90,7 +92,8 @@ def judge(
         noise: how far float32 itself varies.
     """
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        error, least = distance(value, truth), distance(ideal, truth)
+        error = distance(value, truth)
+        least = distance(ideal, truth)
         kind = name.split()[0]
         if kind == UNTOUCHED:
             allowed = max(FLOAT32_FLOOR, noise)

@@ -12,7 +12,8 @@ from amp_tf.graph.names import matcher
 from amp_tf.tools.tuning.result import Outcome
 from amp_tf.tools.tuning.tuning import Way
 
-GOOD, BAD = 0.9, 0.4
+GOOD = 0.9
+BAD = 0.4
 
 
 def node(name: str, operations: float = 1e6, **more: Any) -> dict[str, Any]:
@@ -21,7 +22,7 @@ def node(name: str, operations: float = 1e6, **more: Any) -> dict[str, Any]:
 
 
 def report(*paths: str, casts: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
-    """Of layers with a product and an activation each, and the product's gradient."""
+    """Makes a report of layers: each has a product, its gradient, and an activation."""
     nodes = [
         row
         for path in paths

@@ -78,7 +78,8 @@ def test_a_model_that_is_good_in_mixed_precision_needs_four_runs_and_nothing_in_
 def test_each_run_is_told_while_it_goes_on_and_after_the_first_in_16_bit_what_is_left(tmp_path):
     told = []
     tuning(Weak(PATHS, ("m/e/dense/MatMul",)), tmp_path, progress=told.append).for_accuracy()
-    runs, ends = told[::2], set(told[1::2])
+    runs = told[::2]
+    ends = set(told[1::2])
     assert ends == {""}
     assert runs[:4] == [
         "run 1 of at most 40: float32",
@@ -378,7 +379,8 @@ def test_any_set_is_found_and_minimal(seed):
 
 
 def test_then_comes_most_local_error_for_each_operation():
-    small, large = report("m/a", "m/b"), report("m/c")
+    small = report("m/a", "m/b")
+    large = report("m/c")
     for row in large["graphs"][0]["nodes"]:
         row["operations"] = 1e9
     items = find_items({"graphs": [*small["graphs"], *large["graphs"]]})

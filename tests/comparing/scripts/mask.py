@@ -7,7 +7,9 @@ import numpy as np
 from keras import layers, ops
 
 keras.utils.set_random_seed(3)
-WORDS, LENGTH, WIDTH = 50, 12, 16
+WORDS = 50
+LENGTH = 12
+WIDTH = 16
 
 
 class Attention(layers.Layer):

@@ -1,6 +1,4 @@
-"""What the tests of automatic loss scaling share: models of both Keras libraries, and the patches
-put in place.
-"""
+"""Models of both Keras libraries and installed patches, for the tests of automatic loss scaling."""
 
 import contextlib
 

@@ -58,10 +58,8 @@ def test_the_line_at_exit_tells_two_optimizers_of_one_name_apart():
     vars(ledger).update(_ledger=ledger._Ledger())
     with installed():
         for scale in (2.0, 4.0):
-            optimizer, weight = (
-                amp_tf.LossScaleOptimizer(keras.optimizers.SGD(name="sgd"), scale),
-                keras.Variable([1.0]),
-            )
+            optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(name="sgd"), scale)
+            weight = keras.Variable([1.0])
             optimizer.apply([optimizer.scale_loss(tf.constant([1.0]))], [weight])
     assert loss_scaling.describe() == (
         "sgd 1: loss scale 2^1, 0 of 1 steps skipped; sgd 2: loss scale 2^2, 0 of 1 steps skipped"
@@ -82,7 +80,8 @@ def test_the_scale_of_a_wrapper_that_the_program_put_on_itself_is_named(library,
             assert loss_scaling.describe() == ""
             model.fit(X, Y, epochs=2, verbose=0)
             owner = "Keras'" if library is keras else "tf_keras'"
-            name, scale = f"{owner} {type(optimizer).__name__}", ledger.format_scale(initial_scale)
+            name = f"{owner} {type(optimizer).__name__}"
+            scale = ledger.format_scale(initial_scale)
             assert (
                 loss_scaling.describe()
                 == f"loss scale {scale} of {name}, which does not count skipped steps"
@@ -126,7 +125,8 @@ def fit(library, optimizer):
 
 
 def loop(wrap):
-    dense, optimizer = keras.layers.Dense(4), wrap(keras.optimizers.Adam())
+    dense = keras.layers.Dense(4)
+    optimizer = wrap(keras.optimizers.Adam())
 
     @tf.function
     def step(x):

@@ -69,7 +69,8 @@ def test_the_optimizers_inside_a_wrapper_are_not_warned_of(wrap, replicated, ste
         tf.distribute.MirroredStrategy(["CPU:0"]) if replicated else tf.distribute.get_strategy()
     )
     with installed(), strategy.scope() if replicated else contextlib.nullcontext():
-        optimizer, weight = wrap(keras.optimizers.SGD(0.5)), variable()
+        optimizer = wrap(keras.optimizers.SGD(0.5))
+        weight = variable()
         optimizer.build([weight])
         custom_loop(optimizer, weight, step)
         assert not log("custom training loop")
@@ -175,7 +176,8 @@ def scaled_in_keras_own_wrapper(weight):
 
 
 def statistics(weight):
-    mean, count = tf.Variable(tf.zeros(4)), tf.Variable(0)
+    mean = tf.Variable(tf.zeros(4))
+    count = tf.Variable(0)
 
     def step():
         x = tf.matmul(tf.ones((2, 4)), weight)
@@ -189,7 +191,8 @@ def statistics(weight):
 
 def scaled_around_an_inner_step(weight):
     """As in meta-learning: the loss, which a metric holds, comes from a gradient of a variable."""
-    scaler, shown = amp_tf.LossScaler(), tf.Variable(0.0)
+    scaler = amp_tf.LossScaler()
+    shown = tf.Variable(0.0)
 
     def step():
         with tf.GradientTape() as tape:
@@ -209,7 +212,9 @@ def test_nothing_is_said_of_a_gradient_penalty_with_the_two_lines(library, repli
         tf.distribute.MirroredStrategy(["CPU:0"]) if replicated else tf.distribute.get_strategy()
     )
     with installed(), strategy.scope() if replicated else contextlib.nullcontext():
-        weight, shown, x = tf.Variable(tf.ones((4, 4))), tf.Variable(0.0), tf.ones((2, 4))
+        weight = tf.Variable(tf.ones((4, 4)))
+        shown = tf.Variable(0.0)
+        x = tf.ones((2, 4))
         optimizer = amp_tf.LossScaleOptimizer(library.optimizers.Adam())
         optimizer.build([weight])
 

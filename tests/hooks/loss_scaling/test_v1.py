@@ -71,10 +71,8 @@ def test_case_27_a_tf1_optimizer_that_is_wrapped_is_left_alone():
         )
 
     with installed():
-        theirs, ours = (
-            Session(make=make),
-            Session(make=lambda: amp_tf.LossScaleOptimizer(v1.train.AdamOptimizer(0.1))),
-        )
+        theirs = Session(make=make)
+        ours = Session(make=lambda: amp_tf.LossScaleOptimizer(v1.train.AdamOptimizer(0.1)))
         np.testing.assert_array_equal(theirs.train(BATCHES)[0], ours.train(BATCHES)[0])
     assert len(theirs.scales) == 1
     assert len(ours.scales) == 2

@@ -82,7 +82,8 @@ def looped(function):
     return float(np.abs(value - exact[48:]).max())
 
 
-data, program = {}, {}
+data = {}
+program = {}
 for name, function in (
     ("plain", plain),
     ("compiled", compiled),

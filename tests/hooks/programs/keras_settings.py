@@ -13,7 +13,8 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 
 digits = load_digits()
-images, labels = (digits.data / 16.0).astype("float32"), digits.target
+images = (digits.data / 16.0).astype("float32")
+labels = digits.target
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 

@@ -1,5 +1,4 @@
-"""What random programs have not, of loops that read variables: with and without the move, as if all
-products paid.
+"""Runs loops that read variables, of kinds that random programs lack, with and without the move.
 
 Prints one line of JSON: for each program whether any read was moved, whether all results and
 variables are bit for bit those without the move, and how far they are off from float32, of the
@@ -34,7 +33,9 @@ def matrix():
     return np.linalg.qr(_generator.normal(size=(SIZE, SIZE)))[0].astype(np.float32)
 
 
-X, W, V = matrix(), matrix(), matrix()
+X = matrix()
+W = matrix()
+V = matrix()
 
 
 def loop(turns, step, x):
@@ -47,7 +48,8 @@ def function(body):
     """
 
     def run():
-        w, v = tf.Variable(W), tf.Variable(V)
+        w = tf.Variable(W)
+        v = tf.Variable(V)
         compiled = tf.function(lambda x, turns: body(x, turns, w, v))
         results = []
         for turns in (3, 0, 3, *[2] * RUNS):
@@ -79,9 +81,7 @@ def writes_before_and_after_by_another_name(x, turns, w, v):
 
 
 def is_skipped_with_its_effects(x, turns, w, v):
-    """What stands after the branch waits for a loop in it that does not run, and that is given a
-    product's result.
-    """
+    """Code after a branch waits for a loop in it that does not run but gets a product's result."""
     y = x @ w
 
     def step(z):
@@ -174,7 +174,7 @@ def convert(serialized, preserve, shapes):
 
 
 def judged(run):
-    """What is printed of a program."""
+    """Returns what is printed of a program."""
     plugin.uninstall()
     exact = run()
     assert plugin.set_conversion(convert)

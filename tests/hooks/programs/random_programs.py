@@ -22,8 +22,8 @@ from tests.hooks.program_values import Convolutions, Matrices, Twins
 from tests.hooks.random_programs import count_products, made_small, random_program, run_block
 from tests.pretending import pretend
 
-#: What programs compute with, whether XLA compiles them, and how often they run, from the last
-#: run's variables on.
+#: Values of programs, whether XLA compiles them, and how often they run, each run on the variables
+#: of the last.
 KINDS = {
     "matrices": (Matrices, True, 1),
     "convolutions": (Convolutions, False, 1),
@@ -33,7 +33,7 @@ KINDS = {
 
 
 def problem_of(program, seed, kind):
-    """What is wrong with a program, or nothing."""
+    """Returns the fault of a program, or nothing."""
     make_values, is_for_xla, runs = KINDS[kind]
     values = make_values(seed)
     before = values.weights()

@@ -1,6 +1,4 @@
-"""What the tests of the XLA hook in this process share: small functions, and what became of
-them.
-"""
+"""Small functions for the tests of the XLA hook in this process, and what XLA compiled of them."""
 
 from __future__ import annotations
 
@@ -24,7 +22,8 @@ def tensor(seed: int, *shape: int):
     return tf.constant(np.random.default_rng(seed).normal(size=shape, scale=0.2).astype("float32"))
 
 
-X, W = tensor(1, 8, 8), tensor(2, 8, 8)
+X = tensor(1, 8, 8)
+W = tensor(2, 8, 8)
 
 
 def jitted(function):
@@ -49,8 +48,8 @@ def products(fdef) -> Counter[str]:
 
 
 def assert_rounded(actual, expected, products: int) -> None:
-    """Whether two chains of so many products differ by bfloat16's rounding alone: of operands and
-    results, by 2**-9.
+    """Asserts that two chains of so many products differ by bfloat16's rounding of operands and
+    results alone (2**-9).
     """
     bound = products * 3 * 2**-9 * np.abs(expected).max()
     np.testing.assert_allclose(actual, expected, rtol=0, atol=bound)

@@ -112,7 +112,8 @@ def test_the_definition_of_a_function_is_float32_and_calls_what_the_program_call
 
 def test_a_graph_of_tensorflow_1_is_float32_in_its_file_and_16_bit_when_it_runs(model):
     expected = tf.function(lambda x: tf.nn.relu(x @ model.weight) @ model.weight)(X).numpy()
-    inputs, weight = X.numpy(), model.weight.numpy()
+    inputs = X.numpy()
+    weight = model.weight.numpy()
     with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
         inner = tf.function(lambda x: tf.nn.relu(x @ weight) @ weight, jit_compile=True)
         result = session.run(inner(tf.constant(inputs)))

@@ -60,7 +60,8 @@ def test_products_of_nested_loops_are_bfloat16_and_their_values_float32():
 
 
 def test_functions_and_branches_in_a_loop_are_cloned_once_and_other_callers_keep_the_originals():
-    variable, other = tf.Variable(W), tf.Variable(2.0 * W)
+    variable = tf.Variable(W)
+    other = tf.Variable(2.0 * W)
 
     @tf.function
     def inner(y, fixed):
@@ -79,7 +80,8 @@ def test_functions_and_branches_in_a_loop_are_cloned_once_and_other_callers_keep
 
         return tf.while_loop(lambda i, y: i < 4, body, (0, x))[1]
 
-    expected, before = jitted(looped)(X), layer(X, W)
+    expected = jitted(looped)(X)
+    before = layer(X, W)
     install(xla, BFLOAT16)
     function = jitted(looped)
     assert_rounded(function(X), expected, products=5)  # in four turns
@@ -180,7 +182,8 @@ def test_what_a_recurrent_layer_keeps_for_products_is_16_bit_and_no_number_chang
 
 @pytest.mark.usefixtures("xla_hook_off_afterwards")
 def test_second_gradients_of_max_pooling_compile():
-    images, filters = tensor(3, 1, 8, 8, 1), tensor(4, 3, 3, 1, 1)
+    images = tensor(3, 1, 8, 8, 1)
+    filters = tensor(4, 3, 3, 1, 1)
     ranks = tf.reshape(
         tf.range(64.0), [1, 8, 8, 1]
     )  # the pooled input: which value is the largest is certain
@@ -212,8 +215,8 @@ def test_the_ops_are_those_that_xla_has_only_float32_kernels_for():
 
 
 def _is_float32_only(op):
-    """Whether some type of an op may be float32 in XLA's kernels and may not be 16 bit, although
-    the op allows it.
+    """Tells whether XLA's kernels have float32 and no 16 bit for some type, although the op allows
+    it.
     """
     found = op_def_registry.get(op)
     registered = kernels.get_registered_kernels_for_op(op).kernel

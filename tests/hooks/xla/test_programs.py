@@ -26,8 +26,8 @@ _SOURCE = re.compile(r", metadata=\{[^}]*\}")  # names of nodes and lines of the
 
 
 class Compiled:
-    """What XLA was asked to compile: for each module, its products by kind and element type; and
-    all texts.
+    """The modules that XLA was asked to compile: products of each by kind and element type, and all
+    texts.
     """
 
     def __init__(self, folder):
@@ -63,14 +63,16 @@ def run_both(program, folder, site_folder):
 
 
 def assert_all_converted(runs, name=""):
-    off, on = runs["off"][1].products(name), runs["on"][1].products(name)
+    off = runs["off"][1].products(name)
+    on = runs["on"][1].products(name)
     assert off, f"no product in {sorted(runs['off'][1].modules)}"
     assert all(kind.endswith(" f32") for kind in off)
     assert on == Counter({kind.replace(" f32", " bf16"): count for kind, count in off.items()})
 
 
 def assert_close(on, off):
-    on, off = np.asarray(on, "float64"), np.asarray(off, "float64")
+    on = np.asarray(on, "float64")
+    off = np.asarray(off, "float64")
     np.testing.assert_allclose(
         on, off, rtol=RELATIVE, atol=RELATIVE * max(1e-3, float(np.abs(off).max()))
     )

@@ -17,11 +17,10 @@ import tf_keras
 import amp_tf
 from tests.loss_scaling.programs.own_steps import OWN
 
-STEPS, POISONED = 5, (1, 3)
-ACCUMULATION, AVERAGES = (
-    {"gradient_accumulation_steps": 2},
-    {"use_ema": True, "ema_overwrite_frequency": 3},
-)
+STEPS = 5
+POISONED = (1, 3)
+ACCUMULATION = {"gradient_accumulation_steps": 2}
+AVERAGES = {"use_ema": True, "ema_overwrite_frequency": 3}
 OPTIONS = {
     "plain": {},
     "clipnorm": {"clipnorm": 0.5},
@@ -216,7 +215,7 @@ def steps_of_a_thread():
 
 
 def train_beside_a_thread():
-    """What a thread's optimizer does while replicas trace a step that accumulates gradients."""
+    """Trains in a thread while replicas trace a step that accumulates gradients."""
     seen = []
 
     class Own(keras.optimizers.SGD):

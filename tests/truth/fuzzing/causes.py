@@ -1,8 +1,8 @@
 """Named limits of random programs: causes that can be shown, each by a run of its own.
 
-What a cause says is tried: if the values that it names are rounded to 16 bit in the ideal program,
-once each, and that program is then nearly as far off, the cause explains the error. It is a limit
-of 16 bit and not a wrong choice, because the contract lets a value be rounded once.
+A cause is tried: if the values that it names are rounded to 16 bit in the ideal program, once each,
+and that program is then nearly as far off, the cause explains the error. It is a limit of 16 bit
+and not a wrong choice, because the contract lets a value be rounded once.
 
 Float16's range is shown by bfloat16, which reaches further and rounds eight times as coarsely: if
 the same graph is right there, or much nearer, roundings are not the cause. How large a value is, a
@@ -110,8 +110,8 @@ CAUSES = (
     SWITCHED,
     # A value of 100 is rounded, once, before its sine or exponential is taken.
     Rounding("steep", frozenset({"Exp", "Expm1", "Sin", "Cos", "Softmax", "LogSoftmax"}), True),
-    # What is left of values that nearly cancel is made of their roundings; the contract asks for
-    # more where it is magnified. The offset: x + 0.5 and later - 0.5.
+    # Values that nearly cancel leave their roundings, and the contract asks for more where it is
+    # magnified. The offset: x + 0.5 and later - 0.5.
     Rounding(
         "cancelled",
         frozenset({"Sub", "SquaredDifference", "AddN", "Sum", "Mean", "BiasAddGrad"}),
@@ -175,10 +175,9 @@ def cause_of(program: Program, seed: int, row: Row) -> str:
 
 
 def is_nearer_in_bfloat16(graph: ProgramGraph, row: Row) -> bool:
-    """Whether the graph as it was rewritten is right, or much nearer, where each float16 in it is a
-    bfloat16.
-    """
-    mode, result = MODES["bfloat16"], [graph.fetches[0, row.tensor]]
+    """Tells whether the rewritten graph is much nearer with bfloat16 for each float16."""
+    mode = MODES["bfloat16"]
+    result = [graph.fetches[0, row.tensor]]
     rewritten = graph.rewritten(default_config(MODES["float16"]))
     for node in (
         *rewritten.node,
@@ -250,7 +249,8 @@ def with_roundings(
             and not (cause.spares and name in spared)
         }
 
-    giving, reading = named(inputs=False), named(inputs=True)
+    giving = named(inputs=False)
+    reading = named(inputs=True)
     for node in list(result.node):
         for index, tensor in enumerate(node.input):
             reads = node.name in reading and not tensor.startswith("^") and _is_value(node, index)
@@ -289,14 +289,16 @@ def _type_of(node: tf.compat.v1.NodeDef) -> tf.DType | None:
 
 
 def _is_value(node: tf.compat.v1.NodeDef, index: int) -> bool:
-    """Whether an input has the type of the node: conditions of selections and axes have not."""
+    """Tells whether an input has the type of the node, as conditions of selections and axes have
+    not.
+    """
     if node.op in ("SelectV2", "Select"):
         return index > 0
     return not (node.op in ("Max", "Min", "Mean", "Sum") and index == 1)
 
 
 def _accumulates(loop: Loop) -> bool:
-    """Whether what a turn gives depends on the turn before."""
+    """Tells whether the result of a turn depends on the turn before."""
     return loop.turns > 1 and (bool(loop.rate) or any(0 in step.of for step in loop.body))
 
 

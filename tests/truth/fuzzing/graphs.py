@@ -61,7 +61,8 @@ class ProgramGraph:
     def _add(
         self, index: int, program: Program, seed: int, initializers: list[tf.Operation]
     ) -> None:
-        inputs, variables = [], {}
+        inputs = []
+        variables = {}
         for given in program.inputs:
             inputs.append(tf.compat.v1.placeholder(tf.float32, (ROWS, WIDTH)))
             self._inputs.append((inputs[-1].op.name, (seed, len(inputs)), given.draw))

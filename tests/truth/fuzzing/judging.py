@@ -160,10 +160,8 @@ class _Comparison:
     def rows(self, modes: Iterable[str]) -> Iterator[Row]:
         truth = self._values("float32")
         for mode in modes:
-            values, ideal = (
-                self._values(f"default {mode}"),
-                self._values(f"ideal {MODES[mode].ideal}"),
-            )
+            values = self._values(f"default {mode}")
+            ideal = self._values(f"ideal {MODES[mode].ideal}")
             for key, known in truth.items():
                 verdict = judge(key[1], values[key], ideal[key], known, MODES[mode].unit)
                 if verdict.ratio > LIMIT:

@@ -190,7 +190,8 @@ def _with_late_input(program: Program, dice: random.Random) -> Program:
         for step in program.steps
     ]
     place = dice.randrange(1, len(block))
-    met, joined = exact + place, exact + place + 1
+    met = exact + place
+    joined = exact + place + 1
     ends = (
         [Normalize((joined,), "center")],
         [Binary((joined, exact), "subtract")],

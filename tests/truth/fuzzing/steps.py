@@ -13,7 +13,8 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-ROWS, WIDTH = 8, 16
+ROWS = 8
+WIDTH = 16
 IMAGES = (2, 4, 4, 4)  # the same values as images with channels
 GROUPS = (4, 2, 16)  # and as groups of rows
 Block = tuple["Step", ...]
@@ -142,7 +143,7 @@ def flat(x: tf.Tensor) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """What a step may use besides the values that it reads.
+    """The surroundings of a step besides the values that it reads.
 
     Attributes:
         path: names the step among all steps of all programs of a graph.
@@ -168,7 +169,7 @@ class Step(abc.ABC):
         """The value that it adds."""
 
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Those of its variables."""
+        """The shapes of its variables."""
         return ()
 
 
@@ -211,7 +212,7 @@ class _OfTable(Step):
 
 
 class Product(_OfTable):
-    """Of two values."""
+    """A product of two values."""
 
     table = PRODUCTS
 
@@ -299,7 +300,8 @@ class Store(Step):
     how: str
 
     def run(self, args, place):
-        variable, mean = place.weights[f"{place.path}/0"], tf.reduce_mean(full(args[0]), axis=0)
+        variable = place.weights[f"{place.path}/0"]
+        mean = tf.reduce_mean(full(args[0]), axis=0)
         update = {
             "assign": lambda: variable.assign(mean),
             "add": lambda: variable.assign_add(0.01 * mean),

@@ -17,7 +17,11 @@ Call = Callable[[Any], Any]
 Shape = tuple[int, ...]
 Row = tuple[Any, ...]
 
-ROWS, IMAGE, SQUARE, VOLUME, LINE = (8, 16), (2, 8, 8, 3), (4, 6, 6), (2, 4, 4, 4, 3), (2, 8, 3)
+ROWS = (8, 16)
+IMAGE = (2, 8, 8, 3)
+SQUARE = (4, 6, 6)
+VOLUME = (2, 4, 4, 4, 3)
+LINE = (2, 8, 3)
 IDS = np.array([0, 0, 1, 1, 1, 2, 2, 3], np.int32)
 ONES = (1, 1, 1, 1)
 

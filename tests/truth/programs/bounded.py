@@ -23,14 +23,15 @@ def boxes_by_inverse_sigmoids(w: Weights, x: tf.Tensor) -> Results:
     """A detector's boxes, refined by a small step, and their corners in pixels."""
     anchors = w.bias("anchors", 4, 1.0)
     boxes = tf.sigmoid(0.05 * w.perceptron(x, 4, "net") + anchors)
-    centres, sizes = boxes[:, :2], 0.05 * boxes[:, 2:]
+    centres = boxes[:, :2]
+    sizes = 0.05 * boxes[:, 2:]
     corners = tf.concat([centres - 0.5 * sizes, centres + 0.5 * sizes], 1)
     moved = 1333.0 * (boxes - tf.sigmoid(anchors))
     return _missed(moved, 1.0, corners=corners)
 
 
 def coordinates_in_pixels(w: Weights, x: tf.Tensor) -> Results:
-    """How far a point was moved that a tanh keeps in the image."""
+    """Returns the move of a point, in pixels, that a tanh keeps in the image."""
     grid = w.bias("grid", 2, 0.5)
     points = 512.0 * (1.0 + tf.tanh(grid + 0.02 * w.perceptron(x, 2, "net")))
     return _missed(points - 512.0 * (1.0 + tf.tanh(grid)), 3.0)

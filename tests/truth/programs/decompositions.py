@@ -1,6 +1,6 @@
 """Matrices that a program makes by a product, and then inverts, factors or diagonalizes.
 
-What is computed from data alone, by products near a decomposition alone, is as in float32.
+Values that products compute from data alone near a decomposition are as in float32.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ def log_determinant_of_a_flow(w: Weights, x: tf.Tensor) -> Results:
 def gaussian_process_by_products(w: Weights, x: tf.Tensor) -> Results:
     """A regression, whose kernel takes squared distances from scalar products."""
     places = 2.0 * _data(x, 3)
-    train, test = places[:12], places[12:]
+    train = places[:12]
+    test = places[12:]
     kernel = tf.exp(-0.5 * _squared_distances(train, train)) + 0.01 * tf.eye(12)
     across = tf.exp(-0.5 * _squared_distances(test, train))
     factor = tf.linalg.cholesky(kernel)
@@ -159,8 +160,10 @@ def _filtered(state: tf.Tensor, spread: tf.Tensor, measured: tf.Tensor) -> tuple
 
 
 def kalman_filter(w: Weights, x: tf.Tensor) -> Results:
-    measured, likelihood = w.dense(x, 1, "net"), tf.constant(0.0)
-    state, spread = tf.zeros([3, 1]), tf.eye(3) * (10.0 + x[0, 0])
+    measured = w.dense(x, 1, "net")
+    likelihood = tf.constant(0.0)
+    state = tf.zeros([3, 1])
+    spread = tf.eye(3) * (10.0 + x[0, 0])
     for turn in range(5):
         state, spread, more = _filtered(state, spread, measured[turn : turn + 1])
         likelihood += more
@@ -184,7 +187,8 @@ def kalman_filter_in_a_loop(w: Weights, x: tf.Tensor) -> Results:
 
 def levenberg_marquardt(w: Weights, x: tf.Tensor) -> Results:
     """Two damped steps of a curve fit, through which the data's network is trained."""
-    heights, places = w.dense(x, 1, "net")[:, 0], tf.linspace(0.0, 1.0, 16)
+    heights = w.dense(x, 1, "net")[:, 0]
+    places = tf.linspace(0.0, 1.0, 16)
     guess = tf.constant([1.0, 1.0, 0.1])
     for _ in range(2):
         decay = tf.exp(-guess[1] * places)
@@ -199,7 +203,8 @@ def levenberg_marquardt(w: Weights, x: tf.Tensor) -> Results:
 def fisher_discriminant(w: Weights, x: tf.Tensor) -> Results:
     """The direction in which two classes are apart, by the inverse of the scatter within them."""
     features = _data(x, 5)
-    first, second = features[:8], features[8:]
+    first = features[:8]
+    second = features[8:]
     within = _covariance(first) + _covariance(second) + 1e-3 * tf.eye(5)
     apart = tf.reduce_mean(first, 0) - tf.reduce_mean(second, 0)
     direction = tf.linalg.matvec(tf.linalg.inv(within), apart)

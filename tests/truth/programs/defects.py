@@ -52,7 +52,8 @@ def _fit_with_scaled_loss(scale: float, bench: Bench) -> None:
         jit_compile=bench.jit,
     )
     before = [weight.numpy() for weight in model.weights]
-    x, y = bench.normal(16, 32), bench.normal(16, 4)
+    x = bench.normal(16, 32)
+    y = bench.normal(16, 4)
     for _ in range(60):  # the loss scale needs some to come down from 2^15
         model.train_on_batch(x, y)
     for variable, start in zip(model.weights, before, strict=True):
@@ -67,7 +68,8 @@ def _fit_with_scaled_loss(scale: float, bench: Bench) -> None:
 
 
 def _increments(bench: Bench) -> None:
-    first, second = bench.weight(16, 16), bench.weight(16, 16)
+    first = bench.weight(16, 16)
+    second = bench.weight(16, 16)
 
     @tf.autograph.to_graph
     def body(x: tf.Tensor) -> tf.Tensor:
@@ -139,7 +141,7 @@ def _gates(bench: Bench) -> None:
 
 
 def _pipeline(bench: Bench) -> None:
-    """What tf.data computes is what a user gave: nobody asked to round it."""
+    """tf.data computes what a user gave, which nobody asked to round."""
     images = (128 + 40 * bench.normal(16, 12, 12, 3)).astype(np.float32)
     filters = bench.normal(3, 3, 3, 4)
 
@@ -158,7 +160,8 @@ def _evaluate(bench: Bench) -> None:
     )
     model.compile("sgd", "mse", metrics=["mae", "mape", "cosine_similarity"], jit_compile=bench.jit)
     for _ in range(6):
-        x, y = bench.normal(64, 32), bench.normal(64, 4)
+        x = bench.normal(64, 32)
+        y = bench.normal(64, 4)
         for name, value in model.evaluate(x, y, batch_size=16, verbose=0, return_dict=True).items():
             bench.note("evaluate", f"metric {name}", value)
         loss, *_ = model.train_on_batch(x, y)

@@ -1,9 +1,9 @@
 """The public functions of TensorFlow's mathematical modules, each between two products.
 
-All functions are looked at. Those that take a float32 tensor, or two, and have a gradient are
-called so; ``arguments`` says how the others are called, some of them without a gradient. What is on
-its way from the product to a function is turned into its domain where needed (absolute values for
-logarithms), which is found by trying.
+All functions are looked at. Functions that take a float32 tensor, or two, and have a gradient are
+called so, and ``arguments`` says how the others are called, some of them without a gradient. A
+value on its way from the product to a function is turned into its domain where needed (absolute
+values for logarithms), which is found by trying.
 """
 
 from __future__ import annotations

@@ -13,7 +13,11 @@ import tensorflow as tf
 from tests.truth.bench import Bench, Program, in_a_quarter, public_classes
 
 Shape = tuple[int, ...]
-ROWS, SEQUENCE, IMAGE, VOLUME, FILM = (16,), (8, 6), (8, 8, 3), (4, 4, 4, 3), (3, 6, 6, 3)
+ROWS = (16,)
+SEQUENCE = (8, 6)
+IMAGE = (8, 8, 3)
+VOLUME = (4, 4, 4, 3)
+FILM = (3, 6, 6, 3)
 CASES = ("1", "1e-3", "1e3", "zeros", "equal rows", "half masked", "mean 50")
 _BATCH = 4
 _RESULTS = (
@@ -213,7 +217,8 @@ def _layer(name: str, bench: Bench) -> None:
     """Forward and gradients, in a hand-written step; the optimizers' programs train with
     ``fit``.
     """
-    model, shape = model_of(name), shape_of(name)
+    model = model_of(name)
+    shape = shape_of(name)
     start = [bench.given(weight) for weight in model.get_weights()]
 
     @bench.function

@@ -70,12 +70,15 @@ def _newton(x: tf.Tensor, w: Weights) -> Any:
 
 def _attention_online(x: tf.Tensor, w: Weights) -> Any:
     """Softmax over blocks with a running maximum and a running sum."""
-    most, total, result = tf.fill([4, 1], -1e9), tf.zeros([4, 1]), tf.zeros(_SHAPE)
+    most = tf.fill([4, 1], -1e9)
+    total = tf.zeros([4, 1])
+    result = tf.zeros(_SHAPE)
     for turn in tf.range(16):
         keys = x * (1.0 + tf.cast(turn, tf.float32) / 16.0)
         scores = tf.matmul(tf.matmul(x, w.first), keys, transpose_b=True) / 4.0
         new_most = tf.maximum(most, tf.reduce_max(scores, -1, keepdims=True))
-        chances, kept = tf.exp(scores - new_most), tf.exp(most - new_most)
+        chances = tf.exp(scores - new_most)
+        kept = tf.exp(most - new_most)
         total = total * kept + tf.reduce_sum(chances, -1, keepdims=True)
         result = result * kept + tf.matmul(chances, tf.matmul(keys, w.second))
         most = new_most

@@ -13,10 +13,11 @@ import tensorflow as tf
 from tests.truth.bench import Bench, Program, in_a_quarter, public_classes
 
 CASES = ("1", "1e-3", "1e3", "zeros", "equal rows", "half masked", "mean 50")
-_ROWS, _CLASSES = 64, 16
+_ROWS = 64
+_CLASSES = 16
 _DRAWS = 6
 
-#: What the predictions and the labels of a loss are, by words in its name; the first that fits.
+#: The predictions and labels of a loss, by words in its name, of which the first that fits counts.
 _KINDS = (
     *(
         ("CategoricalGeneralized", "classes"),

@@ -13,7 +13,8 @@ import keras
 from tests.truth.bench import Bench, Program, in_a_quarter, public_classes
 
 _STEPS = 6
-_ROWS, _WIDTH = 32, 16
+_ROWS = 32
+_WIDTH = 16
 
 #: A larger epsilon where the usual one makes a first step the gradient's sign, which flips where it
 #: is near zero.

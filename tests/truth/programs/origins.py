@@ -53,7 +53,8 @@ class _Mlp:
 
 def _moved_positions(bench: Bench) -> None:
     """Particles 5 km from the origin, moved by a network; their distances go into the next one."""
-    move, energy = _Mlp(bench, 8, 16, 3), _Mlp(bench, 3, 16, 1)
+    move = _Mlp(bench, 8, 16, 3)
+    energy = _Mlp(bench, 3, 16, 1)
 
     def run(positions: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
         with tf.GradientTape() as tape:
@@ -67,7 +68,8 @@ def _moved_positions(bench: Bench) -> None:
 
 
 def _times_beside_features(bench: Bench) -> None:
-    embed, out = _Mlp(bench, 8, 7), _Mlp(bench, 8, 16, 2)
+    embed = _Mlp(bench, 8, 7)
+    out = _Mlp(bench, 8, 16, 2)
 
     def run(times: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
         with tf.GradientTape() as tape:
@@ -84,7 +86,8 @@ def _times_beside_features(bench: Bench) -> None:
 
 
 def _carrier_phase(bench: Bench) -> None:
-    offset, out = _Mlp(bench, 8, 16, 4), _Mlp(bench, 4, 2)
+    offset = _Mlp(bench, 8, 16, 4)
+    out = _Mlp(bench, 4, 2)
 
     def run(phase: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
         return {"output": out(tf.sin(phase + offset(features)))}
@@ -93,7 +96,8 @@ def _carrier_phase(bench: Bench) -> None:
 
 
 def _fraction(bench: Bench) -> None:
-    first, out = _Mlp(bench, 8, 32), _Mlp(bench, 32, 2)
+    first = _Mlp(bench, 8, 32)
+    out = _Mlp(bench, 32, 2)
 
     def run(x: tf.Tensor) -> dict[str, tf.Tensor]:
         y = 0.3 * first(x) + 7.3
@@ -129,7 +133,8 @@ def _average_over_steps(bench: Bench) -> None:
     """A slow running average, which the next layer gets as soon as it is stored; after a hundred
     calls.
     """
-    first, out = _Mlp(bench, 8, 16), _Mlp(bench, 16, 2)
+    first = _Mlp(bench, 8, 16)
+    out = _Mlp(bench, 16, 2)
     average = tf.Variable(tf.ones(16))
 
     @bench.function
@@ -149,7 +154,8 @@ def _survival(bench: Bench) -> None:
     """Survival over a hundred periods, of which each has a small hazard; what is left is discounted
     by a product.
     """
-    first, out = _Mlp(bench, 8, 100), _Mlp(bench, 100, 2)
+    first = _Mlp(bench, 8, 100)
+    out = _Mlp(bench, 100, 2)
 
     def run(x: tf.Tensor) -> dict[str, tf.Tensor]:
         hazard = tf.sigmoid(first(x) - 7.0)
@@ -162,7 +168,8 @@ def _residual_before_norm(bench: Bench) -> None:
     """Three branches of 30,000 each are beyond float16 together; the norm that follows takes that
     away.
     """
-    branches, out = [_Mlp(bench, 8, 16) for _ in range(3)], _Mlp(bench, 16, 2)
+    branches = [_Mlp(bench, 8, 16) for _ in range(3)]
+    out = _Mlp(bench, 16, 2)
 
     def run(x: tf.Tensor) -> dict[str, tf.Tensor]:
         h = sum(branch(x) for branch in branches)

@@ -17,7 +17,8 @@ import tensorflow as tf
 from tests.truth.bench import Bench, Program
 
 _DRAWS = 3
-_ROWS, _WIDTH = 16, 32
+_ROWS = 16
+_WIDTH = 32
 
 Results = dict[str, Any]
 Model = Callable[["Weights", tf.Tensor], Results]  # the loss and whatever else is of interest
@@ -72,7 +73,7 @@ def models_in(module: str) -> Iterator[Program]:
 
 
 def _train(model: Model, bench: Bench) -> None:
-    """What the model says, its loss, and the gradients."""
+    """Trains a model once: its results, its loss, and the gradients are outputs."""
     weights = Weights(bench)
     model(weights, tf.constant(bench.normal(_ROWS, _WIDTH)))
 
@@ -206,7 +207,7 @@ def _end(y: tf.Tensor, **more: Any) -> Results:
 
 
 def _heads(w: Weights, x: tf.Tensor, name: str) -> tf.Tensor:
-    """Of two sentences of eight words: (sentence, head, word, 8)."""
+    """Returns the heads of two sentences of eight words: (sentence, head, word, 8)."""
     words = tf.reshape(w.dense(x, 64, name), [2, 8, 8, 8])
     return tf.transpose(words, [0, 2, 1, 3])
 
@@ -239,7 +240,8 @@ def causal_rotary_attention(w: Weights, x: tf.Tensor) -> Results:
             [a * tf.cos(angles) - b * tf.sin(angles), a * tf.sin(angles) + b * tf.cos(angles)], -1
         )
 
-    queries, keys = turned(_heads(w, x, "q")), turned(_heads(w, x, "k"))
+    queries = turned(_heads(w, x, "q"))
+    keys = turned(_heads(w, x, "k"))
     mask = tf.linalg.band_part(tf.ones([8, 8]), -1, 0)
     scores = tf.matmul(queries, keys, transpose_b=True) / math.sqrt(8.0)
     return _attended(w, tf.where(mask > 0, scores, float("-inf")), _heads(w, x, "v"))
@@ -268,7 +270,8 @@ def state_space(w: Weights, x: tf.Tensor) -> Results:
     """A diagonal recurrence with steps of its own, as in selective state spaces."""
     steps = tf.nn.softplus(w.dense(x, 8, "steps") - 3.0)
     decay = tf.exp(-steps * tf.exp(w.bias("log a", 8)))
-    state, states = tf.zeros([8]), []
+    state = tf.zeros([8])
+    states = []
     for turn in range(16):
         state = decay[turn] * state + steps[turn] * w.dense(x, 8, "in")[turn]
         states.append(state)
@@ -322,7 +325,8 @@ def denoising_diffusion(w: Weights, x: tf.Tensor) -> Results:
 
 def vector_quantization(w: Weights, x: tf.Tensor) -> Results:
     """The nearest of a book of codes, with the gradient passed straight through."""
-    z, codes = w.perceptron(x, 8, "encoder"), w("codes", 32, 8)
+    z = w.perceptron(x, 8, "encoder")
+    codes = w("codes", 32, 8)
     apart = tf.reduce_sum(z * z, 1, keepdims=True) - 2.0 * tf.matmul(z, codes, transpose_b=True)
     apart += tf.reduce_sum(codes * codes, 1)[None]
     nearest = tf.gather(codes, tf.argmin(tf.stop_gradient(apart), 1))
@@ -341,7 +345,8 @@ def gumbel_choice(w: Weights, x: tf.Tensor) -> Results:
 
 def graph_attention(w: Weights, x: tf.Tensor) -> Results:
     """Messages along edges, weighed by a softmax over each node's neighbours."""
-    sources, targets = tf.range(48) % 16, (tf.range(48) * 7 + 3) % 16
+    sources = tf.range(48) % 16
+    targets = (tf.range(48) * 7 + 3) % 16
     nodes = w.dense(x, 16, "nodes")
     pairs = tf.concat([tf.gather(nodes, sources), tf.gather(nodes, targets)], 1)
     scores = tf.nn.leaky_relu(w.dense(pairs, 1, "scores")[:, 0], 0.2)
@@ -365,7 +370,8 @@ def spatial_transformer(w: Weights, x: tf.Tensor) -> Results:
     right = tf.clip_by_value(grid[None, None] + 10.0 * move[:, 1:, None], 0.0, 14.999) + tf.zeros(
         [2, 16, 16]
     )
-    top, left = tf.floor(down), tf.floor(right)
+    top = tf.floor(down)
+    left = tf.floor(right)
     result = tf.zeros([2, 16, 16])
     for row in (0, 1):
         for column in (0, 1):

@@ -16,7 +16,7 @@ def programs() -> Iterator[Program]:
 
 
 def _values(w: Weights, x: tf.Tensor, size: int, name: str, start: float = 50.0) -> tf.Tensor:
-    """What a network that was trained for long expects: its last bias is large."""
+    """Returns the values of a network that was trained for long: its last bias is large."""
     hidden = tf.nn.gelu(w.dense(x, 32, f"{name}/in"))
     return 0.1 * tf.matmul(hidden, w(f"{name}/kernel", 32, size)) + w.bias(
         f"{name}/bias", size, start

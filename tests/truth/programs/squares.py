@@ -27,7 +27,8 @@ def poincare_ball(w: Weights, x: tf.Tensor) -> Results:
     """Distances of points near the border."""
     points = w.perceptron(x, 3, "net")
     points *= 0.95 / tf.sqrt(1e-6 + _size(points))[:, None]
-    first, second = points[:8], points[8:]
+    first = points[:8]
+    second = points[8:]
     space = (1.0 - _size(first)) * (1.0 - _size(second))
     return _distances(tf.acosh(1.0 + 2.0 * _size(first - second) / space))
 
@@ -36,7 +37,8 @@ def hyperboloid(w: Weights, x: tf.Tensor) -> Results:
     """Distances by the Lorentzian product of points whose time follows from their place."""
     points = 2.0 * w.perceptron(x, 3, "net")
     times = tf.sqrt(1.0 + _size(points))
-    first, second = points[:8], points[8:] * 0.1 + points[:8]
+    first = points[:8]
+    second = points[8:] * 0.1 + points[:8]
     other = tf.sqrt(1.0 + _size(second))
     product = times[:8] * other - tf.reduce_sum(first * second, -1)
     return _distances(tf.acosh(1.0 + tf.nn.relu(product - 1.0) + 1e-4))
@@ -62,13 +64,14 @@ def mahalanobis(w: Weights, x: tf.Tensor) -> Results:
 def cosines_by_hand(w: Weights, x: tf.Tensor) -> Results:
     """Distances of directions that are nearly alike."""
     points = 1.0 + 0.1 * w.perceptron(x, 8, "net")
-    first, second = points[:8], points[8:]
+    first = points[:8]
+    second = points[8:]
     product = tf.reduce_sum(first * second, -1)
     return _distances(1.0 - product / tf.sqrt(_size(first) * _size(second)))
 
 
 def rays_that_meet_a_sphere(w: Weights, x: tf.Tensor) -> Results:
-    """Where rays of learned directions enter it."""
+    """Returns the points at which rays of learned directions enter it."""
     directions = w.perceptron(x, 3, "net") + tf.constant([0.0, 0.0, 6.0])
     directions /= tf.sqrt(_size(directions))[:, None]
     origins = w.bias("eye", 3) - tf.constant([0.0, 0.0, 9.0])
@@ -87,9 +90,11 @@ def compact_kernels(w: Weights, x: tf.Tensor) -> Results:
 
 def mobius_addition(w: Weights, x: tf.Tensor) -> Results:
     points = tf.tanh(w.perceptron(x, 3, "net")) * 0.57
-    first, second = points[:8], points[8:]
+    first = points[:8]
+    second = points[8:]
     product = 2.0 * tf.reduce_sum(first * second, -1, keepdims=True)
-    size, other = _size(first)[:, None], _size(second)[:, None]
+    size = _size(first)[:, None]
+    other = _size(second)[:, None]
     above = (1.0 + product + other) * first + (1.0 - size) * second
     return _distances(1.0 - _size(above / (1.0 + product + size * other)))
 

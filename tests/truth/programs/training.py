@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from tests.truth.bench import Bench, Program
 
-_ROWS, _WIDTH = 32, 16
+_ROWS = 32
+_WIDTH = 16
 _STEPS = 6
 
 Step = Callable[["Net", Any, Any], Any]
@@ -133,7 +134,8 @@ def _train(step: Step, bench: Bench) -> None:
     before = [variable.numpy() for variable in net.variables]
     run = bench.function(functools.partial(step, net))
     for _ in range(_STEPS):
-        x, y = bench.normal(_ROWS, _WIDTH), bench.normal(_ROWS, 4)
+        x = bench.normal(_ROWS, _WIDTH)
+        y = bench.normal(_ROWS, 4)
         for name, value in run(tf.constant(x), tf.constant(y)).items():
             bench.note("1", name, value)
     for variable, start in zip(net.variables, before, strict=True):

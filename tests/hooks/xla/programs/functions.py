@@ -89,7 +89,8 @@ def between(x, weight):
     return y @ weight
 
 
-inputs, weights = x.numpy(), w.numpy()
+inputs = x.numpy()
+weights = w.numpy()
 with tf.Graph().as_default(), tf.compat.v1.Session() as session:
     v1_weight = tf.constant(weights)
 
