@@ -11,9 +11,10 @@ import functools
 import importlib
 import inspect
 import json
+import os
+import pkgutil
 import sys
-import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TextIO
 
 import numpy as np
@@ -34,15 +35,9 @@ class Tolerance:
         self.used = 0
 
     def install(self) -> None:
-        """Replaces the comparisons of NumPy and unittest; TensorFlow's and Keras' call NumPy's."""
+        """Replaces NumPy's comparisons, which TensorFlow's and Keras' own call."""
         for name in COMPARISONS:
             setattr(np.testing, name, self._tolerant(getattr(np.testing, name)))
-        strict = unittest.TestCase.assertAlmostEqual
-
-        def compare(test: unittest.TestCase, first: Any, second: Any, *rest: Any, **named: Any):
-            self._tolerant(functools.partial(strict, test))(first, second, *rest, **named)
-
-        unittest.TestCase.assertAlmostEqual = compare  # type: ignore[method-assign]
 
     def _tolerant(self, strict: Call) -> Call:
         def compare(actual: Any, desired: Any, *rest: Any, **named: Any) -> None:
@@ -66,16 +61,13 @@ def is_close(actual: Any, desired: Any, share: float) -> bool:
 
     What is not finite must be equal, and so must integers.
     """
-    try:
-        arrays = [np.asarray(value) for value in (actual, desired)]
-        ours, theirs = (array.astype(np.complex128) for array in arrays)
-    except (TypeError, ValueError):
+    ours = np.asarray(actual)
+    theirs = np.asarray(desired)
+    if {ours.dtype.kind, theirs.dtype.kind} <= set("biuOSU"):
         return False
-    if all(array.dtype.kind in "biu" for array in arrays):
+    if ours.shape != theirs.shape and ours.ndim and theirs.ndim:
         return False
-    if ours.shape != theirs.shape and 1 not in (ours.size, theirs.size):
-        return False
-    ours, theirs = np.broadcast_arrays(ours, theirs)
+    ours, theirs = np.broadcast_arrays(ours.astype(np.complex128), theirs.astype(np.complex128))
     finite = np.isfinite(ours) & np.isfinite(theirs)
     if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
         return False
@@ -87,26 +79,20 @@ def is_close(actual: Any, desired: Any, share: float) -> bool:
 def call_functions(classes: list[str], modules: list[str]) -> None:
     """Makes functions of the calls of classes and their subclasses, and of modules' functions."""
     for name in classes:
-        module, _, attribute = name.partition(":")
-        for kind in _with_subclasses(getattr(importlib.import_module(module), attribute)):
+        kinds = [pkgutil.resolve_name(name)]
+        for kind in kinds:  # which grows meanwhile
+            kinds += type.__subclasses__(kind)
             if "__call__" in vars(kind):
                 kind.__call__ = in_function(kind.__call__)
     for name in modules:
         module = importlib.import_module(name)
-        package = importlib.import_module(name.rpartition(".")[0])
+        package = sys.modules[module.__package__]  # which has some of them, too
         for attribute, function in list(vars(module).items()):
-            is_own = inspect.isfunction(function) and function.__module__ == name
-            if is_own and not attribute.startswith("_"):
+            if inspect.isfunction(function) and function.__module__ == name:
                 wrapped = in_function(function)
-                setattr(module, attribute, wrapped)
-                if getattr(package, attribute, None) is function:
-                    setattr(package, attribute, wrapped)
-
-
-def _with_subclasses(kind: type) -> Iterator[type]:
-    yield kind
-    for below in type.__subclasses__(kind):
-        yield from _with_subclasses(below)
+                for owner in (module, package):
+                    if getattr(owner, attribute, None) is function:
+                        setattr(owner, attribute, wrapped)
 
 
 def in_function(call: Call) -> Call:
@@ -138,9 +124,9 @@ def in_function(call: Call) -> Call:
             if mask is not None:
                 tensor._keras_mask = mask
         found = iter(tensors)
-        leaves = tf.nest.flatten(kept["result"])
-        given = [next(found) if tf.is_tensor(leaf) else leaf for leaf in leaves]
-        return tf.nest.pack_sequence_as(kept["result"], given)
+        return tf.nest.map_structure(
+            lambda leaf: next(found) if tf.is_tensor(leaf) else leaf, kept["result"]
+        )
 
     return traced_call
 
@@ -190,11 +176,12 @@ class Recorder:
             self._outcome = "skipped"
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        if self._outcome == "passed" and self._tolerance.used:
+            self._outcome = "tolerated"
         self._write(
             test=nodeid,
             outcome=self._outcome,
             message=self._text,
-            tolerated=self._tolerance.used,
             converted=converted() - self._before,
         )
 
@@ -209,5 +196,9 @@ def converted() -> int:
 
 
 def _message(report: Any) -> str:
+    """The end of an error's text, and its place, in one line."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    return " ".join(str(crash.message if crash else report.longrepr).split())[-240:]
+    text = str(report.longrepr)
+    if crash:
+        text = f"{crash.message} ({os.path.basename(crash.path)}:{crash.lineno})"
+    return " ".join(text.split())[-240:]

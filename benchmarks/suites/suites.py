@@ -7,7 +7,6 @@ were looked at), so the model garden's stand for it: its layers and models are w
 from __future__ import annotations
 
 import dataclasses
-import re
 import sys
 from pathlib import Path
 
@@ -29,7 +28,6 @@ class Suite:
         packages: requirements that are installed with their own dependencies.
         alone: requirements that are installed without.
         files: a pattern of the test files, below ``site-packages``.
-        left_out: matches the paths of files that cannot run here.
         quick: matches the paths of files that ``--quick`` runs.
         imports: modules that are imported before the process of a file is forked.
         classes: ``module:class`` whose calls, and those of its subclasses, become functions.
@@ -42,17 +40,11 @@ class Suite:
     files: str
     packages: tuple[str, ...] = ()
     alone: tuple[str, ...] = ()
-    left_out: str = r"(?!)"
     quick: str = r"(?!)"
     imports: tuple[str, ...] = ("tensorflow",)
     classes: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
-
-    def test_files(self, site: Path) -> list[str]:
-        """The paths of the test files, relative to ``site``."""
-        paths = sorted(path.relative_to(site).as_posix() for path in site.glob(self.files))
-        return [path for path in paths if not re.search(self.left_out, path)]
 
 
 SUITES = {
@@ -62,7 +54,6 @@ SUITES = {
             "keras",
             "keras",
             "keras/src/**/*_test.py",
-            left_out=r"backend/(jax|torch|openvino)/|applications/applications_test",
             quick=r"layers/(core|attention|convolutional|normalization)/|models/",
             imports=("tensorflow", "keras"),
             classes=("keras.src.layers.layer:Layer", "keras.src.ops.operation:Operation"),

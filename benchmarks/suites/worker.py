@@ -1,12 +1,13 @@
 """Runs test files of one suite in one mode, each in a fork of a process that has imported the
 library.
 
-It reads ``{"file": …, "limit": seconds}`` from stdin, JSON by line, and answers on stdout;
-``{"arguments": […]}`` of the command asks for versions and the machine.
+It reads ``{"file": …, "limit": seconds}`` from stdin, JSON by line, and answers on stdout
+with the tests' rows and the machine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -23,8 +24,6 @@ import pytest
 from benchmarks.results import machine
 from benchmarks.suites import plugin
 
-POLL = 0.05  #: seconds between two looks at a process
-
 
 def run_file(file: str, limit: float, options: dict[str, Any]) -> dict[str, Any]:
     """Runs the tests of a file; their rows, and why it ended early, if it did."""
@@ -35,8 +34,9 @@ def run_file(file: str, limit: float, options: dict[str, Any]) -> dict[str, Any]
         begin = time.monotonic()
         process = os.fork()
         if process == 0:
+            signal.setitimer(signal.ITIMER_REAL, limit)
             _run_tests(file, folder, options)
-        ended = _wait(process, begin + limit)
+        ended = _wait(process)
         lines = rows_file.read_text().splitlines()
         if ended:
             print((folder / "output").read_text(errors="replace")[-2000:], file=sys.stderr)
@@ -72,17 +72,15 @@ def _run_tests(file: str, folder: Path, options: dict[str, Any]) -> NoReturn:
         os._exit(status)
 
 
-def _wait(process: int, until: float) -> str:
-    """Waits for a process, and ends it when its time is up; says how it ended, if not by itself."""
-    while time.monotonic() < until:
-        found, status = os.waitpid(process, os.WNOHANG)
-        if found:
-            number = os.waitstatus_to_exitcode(status)
-            return "" if number == 0 else f"the process ended with status {number}"
-        time.sleep(POLL)
-    os.killpg(process, signal.SIGKILL)
-    os.waitpid(process, 0)
-    return "the time limit"
+def _wait(process: int) -> str:
+    """Waits for a process, and ends what it started; says how it ended, if not by itself."""
+    _, status = os.waitpid(process, 0)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process, signal.SIGKILL)
+    number = os.waitstatus_to_exitcode(status)
+    if number == -signal.SIGALRM:
+        return "the time limit"
+    return f"the process ended with status {number}" if number else ""
 
 
 def main() -> int:
@@ -93,10 +91,8 @@ def main() -> int:
         importlib.import_module(name)
     for line in sys.stdin:
         command = json.loads(line)
-        if "file" in command:
-            answer = run_file(command["file"], command["limit"], options)
-        else:
-            answer = machine("python -m benchmarks.suites", command["arguments"])
+        answer = run_file(command["file"], command["limit"], options)
+        answer["machine"] = machine("python -m benchmarks.suites", [])
         print(json.dumps(answer), file=answers, flush=True)
     return 0
 

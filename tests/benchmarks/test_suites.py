@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.suites import named, outcomes, plugin, suites
-from benchmarks.suites.__main__ import Runner
+from benchmarks.suites.__main__ import run_files
 from tests import processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,27 +69,31 @@ def tiny(tmp_path):
 def test_a_suite_is_run_in_each_mode_and_counted(tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(subprocess, "Popen", processes.start)
-    assert tiny.test_files(tmp_path) == ["crash_suite.py", "tiny_suite.py"]
-    with Runner(tiny, Path(sys.executable), tmp_path) as runner:
-        facts = {"tiny": runner.facts(["--suites", "tiny"])}
-        crashed = runner.run("crash_suite.py", 60)
-        runs = runner.run("tiny_suite.py", 60)
-    counts = {run.mode: (run.passed, run.tolerated, run.skipped, run.converted) for run in runs}
-    # In float16, 257 is exact.
-    assert counts == {"float32": (3, 0, 1, 0), "bfloat16": (1, 1, 1, 4), "float16": (3, 0, 1, 4)}
-    failed = {run.mode: set(run.failed) for run in runs}
+    files = ["tiny_suite.py", "crash_suite.py"]
+    answers = list(run_files(tiny, files, Path(sys.executable), tmp_path))
+    assert [machine["cores"] > 0 for machine, _ in answers] == [True, True]
+    (_, runs), (_, crashed) = answers
+    assert {run.mode: tuple(run.counts.values()) for run in runs} == {
+        "float32": (3, 0, 1, 0),  # passed, tolerated, skipped, converted
+        "bfloat16": (1, 1, 1, 4),
+        "float16": (3, 0, 1, 4),  # in which 257 is exact
+    }
     too = "test_fails_in_float32_too"
     ours = "test_fails_only_with_amp_tf"
+    failed = {run.mode: set(run.failed) for run in runs}
     assert failed == {"float32": {too}, "bfloat16": {too, ours}, "float16": {too}}
-    assert [failure.test for failure in outcomes.failures(runs)] == [f"tiny_suite.py::{ours}"]
     for run in crashed:
         assert run.failed == {"test_ends": "the process ended with status 3"}
+    facts = {"tiny": {"files": 2}}
     outcomes.write(tmp_path / "rows.json", facts, runs)
     assert outcomes.read(tmp_path / "rows.json") == (facts, runs)
     page = outcomes.page(facts, runs)
-    assert "| bfloat16 | 1 | 4 | 1 | 1 | 1 | 0 | 1 | 4 |" in page
-    assert f"| `tiny_suite.py::{ours}` | bfloat16 | " in page
-    assert "command: python -m benchmarks.suites --suites tiny" in page
+    assert "| bfloat16 | 1 | 1 | 1 | 1 | 4 | 1 | 0 | 1 |" in page
+    assert f"| `tiny_suite.py::{ours}` | bfloat16 | AssertionError (tiny_suite.py:16) |" in page
+    monkeypatch.setattr(named, "NAMED", ((ours, "float16", "Another type."), (ours, "", "Why.")))
+    page = outcomes.page(facts, runs)
+    assert "| bfloat16 | 1 | 1 | 1 | 1 | 4 | 1 | 1 | 0 |" in page
+    assert page.endswith(" | Why. |")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +105,7 @@ def test_a_suite_is_run_in_each_mode_and_counted(tiny, tmp_path, monkeypatch):
         ([np.nan, 1.0], [np.nan, 1.01], True),
         ([1.0, 1.0], [np.nan, 1.0], False),
         ([np.inf, 1.0], [1e9, 1.0], False),
-        ([1.0], [[1.0, 1.01]], True),
+        (1.0, [[1.0, 1.01]], True),
         ([1.0, 1.0, 1.0], [1.0, 1.0], False),
         (["a"], ["b"], False),
     ],
@@ -118,5 +122,5 @@ def test_the_page_is_that_of_its_rows():
 
 def test_each_named_row_has_a_test_that_fails_for_it():
     _, runs = outcomes.read(ROOT / "benchmarks" / "suites" / "table.json")
-    used = {failure.named for failure in outcomes.failures(runs)}
-    assert set(named.NAMED) <= used
+    used = {reason for _, _, reason in outcomes.failed_only_here(runs)}
+    assert {why for _, _, why in named.NAMED} <= used
