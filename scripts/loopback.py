@@ -42,9 +42,11 @@ def run_cluster(
         job: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for job, count in jobs.items()
     }
     processes: dict[tuple[str, int], Any] = {}
+    # An evaluator is a task of its own, which no cluster knows.
+    known = {job: addresses for job, addresses in cluster.items() if job != "evaluator"}
     for job, addresses in cluster.items():
         for index in range(len(addresses)):
-            config = {"cluster": cluster, "task": {"type": job, "index": index}}
+            config = {"cluster": known, "task": {"type": job, "index": index}}
             environment = {**os.environ, "TF_CONFIG": json.dumps(config)}
             processes[job, index] = start([sys.executable, *command], env=environment)
     servers = [process for (job, _), process in processes.items() if job in served]

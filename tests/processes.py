@@ -4,13 +4,12 @@ fresh process.
 ``start`` and ``run`` are ``subprocess.Popen`` and ``subprocess.run`` for Python programs, in forks
 of a zygote (``tests/zygote.py``), with arguments, environment, folder, streams, status and signals
 as in a fresh process. There is one zygote for each environment that decides something while Python
-starts or TensorFlow is imported; that of programs with ``-S`` has imported nothing. A test of the
-start itself or of ``fork`` gives its reason by ``fresh``.
+starts or TensorFlow is imported. A test of the start itself or of ``fork`` gives its reason by
+``fresh``.
 """
 
 from __future__ import annotations
 
-import array
 import collections
 import dataclasses
 import importlib.util
@@ -160,38 +159,31 @@ def _is_forkable(arguments: list[str], environ: dict[str, str], options: dict[st
     heeds.
     """
     interpreter, *rest = arguments
-    path = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if interpreter != sys.executable or not rest or not set(options) <= _STREAMS | {_SESSION}:
         return False
-    if rest[0] == zygote.BARE:
-        return rest[1] == "-c"
-    return (
-        (
-            rest[0] in ("-c", "-m")
-            if rest[0].startswith("-")
-            else Path(options.get("cwd") or ".", rest[0]).is_file()
-        )
-        and all(map(os.path.isabs, path))
-        and not any(
-            Path(entry, top + end).exists()
-            for entry in path
-            for top in zygote.HIDDEN
-            for end in ("", ".py")
-        )
-        and environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow"
-    )
+    is_flag = rest[0].startswith("-")
+    if is_flag and rest[0] not in ("-c", "-m"):
+        return False
+    if not is_flag and not Path(options.get("cwd") or ".", rest[0]).is_file():
+        return False
+    if environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
+        return False
+    for entry in filter(None, environ.get("PYTHONPATH", "").split(os.pathsep)):
+        brought = [Path(entry, top + end) for top in zygote.HIDDEN for end in ("", ".py")]
+        if not os.path.isabs(entry) or any(path.exists() for path in brought):
+            return False
+    return True
 
 
 class _Zygote:
     """A process of ``tests/zygote.py``."""
 
-    def __init__(self, environ: dict[str, str], is_bare: bool) -> None:
+    def __init__(self, environ: dict[str, str]) -> None:
         self._socket, theirs = socket.socketpair()
         with theirs:
             counts.zygotes += 1
-            flags = [zygote.BARE] if is_bare else []
-            libraries = [] if is_bare else filter(importlib.util.find_spec, zygote.HIDDEN)
-            command = [sys.executable, *flags, zygote.__file__, str(theirs.fileno()), *libraries]
+            libraries = filter(importlib.util.find_spec, zygote.HIDDEN)
+            command = [sys.executable, zygote.__file__, str(theirs.fileno()), *libraries]
             environ = {**environ, **zygote.NOT_WATCHED}
             self._process = Popen(
                 command,
@@ -206,9 +198,8 @@ class _Zygote:
         data = json.dumps(program).encode()
         end, theirs = os.pipe()
         try:
-            fds = array.array("i", [*streams, theirs])
             header = zygote.LENGTH.pack(len(data))
-            self._socket.sendmsg([header], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+            socket.send_fds(self._socket, [header], [*streams, theirs])
             self._socket.sendall(data)
         finally:
             os.close(theirs)
@@ -222,30 +213,26 @@ class _Zygote:
         self._process.communicate()
 
 
-_zygotes: collections.OrderedDict[tuple[bool, frozenset[tuple[str, str]]], _Zygote] = (
-    collections.OrderedDict()
-)
+_zygotes: collections.OrderedDict[frozenset[tuple[str, str]], _Zygote] = collections.OrderedDict()
 _lock = threading.Lock()  # of their sockets
 
 
-def _zygote_for(environ: dict[str, str], is_bare: bool) -> _Zygote:
+def _zygote_for(environ: dict[str, str]) -> _Zygote:
     is_older = _AS_CPU in environ.get("PYTHONPATH", "").split(os.pathsep)
     environ = {
         name: value
         for name, value in environ.items()
         if not name.startswith((*_READ_LATER, "AMP_TF"))
     }
-    environ |= {"PYTHONPATH": _AS_CPU} if is_older else {}
+    if is_older:
+        environ["PYTHONPATH"] = _AS_CPU
     if environ.get(_LOG_LEVEL) == "3":  # a program that is quieter still
-        environ |= {_LOG_LEVEL: EVERYWHERE[_LOG_LEVEL]}
-    key = (
-        is_bare,
-        frozenset(item for item in environ.items() if item[0].startswith(_READ_AT_START)),
-    )
+        environ[_LOG_LEVEL] = EVERYWHERE[_LOG_LEVEL]
+    key = frozenset(item for item in environ.items() if item[0].startswith(_READ_AT_START))
     if key not in _zygotes:
         if len(_zygotes) == _MOST_ZYGOTES:
             _zygotes.popitem(last=False)[1].stop()
-        _zygotes[key] = _Zygote(environ, is_bare)
+        _zygotes[key] = _Zygote(environ)
     _zygotes.move_to_end(key)
     return _zygotes[key]
 
@@ -272,9 +259,7 @@ class _Forked(Popen[Any]):
                 _SESSION: more[20],
             }
             with _lock:
-                self.pid, self._end = _zygote_for(environ, args[1] == zygote.BARE).fork(
-                    program, streams
-                )
+                self.pid, self._end = _zygote_for(environ).fork(program, streams)
             self._child_created = True
             counts.forks += 1
         finally:

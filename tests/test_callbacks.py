@@ -1,6 +1,4 @@
-"""Case 34 and K12: the scale is seen, also in TensorBoard, skips are told, and a stuck training
-says why.
-"""
+"""Case 34 and K12: callbacks show the scale, skips are told, and a stuck training says why."""
 
 import csv
 
@@ -103,13 +101,11 @@ def test_the_line_on_a_skip_tells_its_cause_also_when_good_steps_came_after_it(l
     )
 
 
-@pytest.mark.parametrize("data", [(X * np.nan, Y), (X, Y * np.inf)], ids=["x", "y"])
-def test_k12_nan_in_the_data_ends_training_and_is_told_from_an_overflow(library, data):
+def test_k12_infinite_labels_end_training_and_are_told_from_an_overflow(library):
     model = make_model(library)
+    monitor = LossScaleMonitor(max_skips=20)
     with pytest.raises(LossScaleError) as error:
-        model.fit(
-            *data, batch_size=8, epochs=20, verbose=0, callbacks=[LossScaleMonitor(max_skips=20)]
-        )
+        model.fit(X, Y * np.inf, batch_size=8, epochs=20, verbose=0, callbacks=[monitor])
     text = str(error.value)
     assert "20 steps in a row were skipped" in text
     assert "the input data or the labels hold NaN or infinities, so no loss scale can help" in text
@@ -251,25 +247,3 @@ def test_the_models_of_one_program_are_told_apart_also_where_one_got_the_place_o
         "first: loss scale 2^15, 0 of 5 steps skipped; second: loss scale 2^15, 0 of 10 steps "
         "skipped" in told
     )
-
-
-def test_in_tensorboard_the_loss_scale_and_skipped_steps_are_curves(library, tmp_path):
-    x = np.random.RandomState(0).randn(64, 4).astype("float32")
-    y = x.sum(1)
-    x[3 * 8] = np.nan
-    inputs = library.layers.Input((4,))
-    model = library.Model(inputs, library.layers.Dense(1)(inputs))
-    model.compile(
-        amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.01), initial_scale=1024.0), "mse"
-    )
-    board = library.callbacks.TensorBoard(tmp_path)
-    callbacks = [LossScaleMonitor(every=1), board]
-    model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False, callbacks=callbacks)
-    curves = {}
-    (path,) = tmp_path.glob("train/events.out.tfevents.*")
-    for event in tf.compat.v1.train.summary_iterator(str(path)):
-        for value in event.summary.value:
-            if value.tensor.dtype == tf.float32.as_datatype_enum:  # no text, such as the model's
-                curves.setdefault(value.tag, []).append(float(tf.make_ndarray(value.tensor)))
-    assert curves["epoch_skipped_steps"] == [1.0, 2.0]
-    assert curves["epoch_loss_scale"] == [512.0, 256.0]

@@ -322,14 +322,3 @@ def test_results_are_measured_again_in_the_columns_that_the_page_shows(tmp_path)
     assert found["machine"]["command"] == "python benchmarks/interpreter_start.py --starts 2"
     starts, added = zip(*found["tables"][0]["rows"], strict=True)
     assert (starts, float(added[0])) == (("without amp_tf", "off", "on", "disabled"), 0), added
-
-
-def test_a_benchmark_that_a_page_names_is_run_by_a_test():
-    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", *DOCS))
-    tests = "".join(
-        path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")
-    )
-    named = set(re.findall(r"benchmarks[./](\w+)(?:\.py)?[ `]", text))
-    # also in a list of imports, and the first word of a row
-    runs = r"(benchmarks(\.| import |/)|^    |\(\"){}\b"
-    assert [name for name in named if not re.search(runs.format(name), tests, re.MULTILINE)] == []

@@ -60,7 +60,7 @@ atexit.register(print, "registered last", file=sys.stderr)
 WAYS = {
     "-m": (["-m", "program"], "def fails():\n    raise ValueError('no')\nfails()"),
     "a file": (["program.py"], "raise KeyboardInterrupt"),
-    "-S": (["-S", "-c", "{program}"], "os.kill(os.getpid(), 9)"),
+    "-c": (["-c", "{program}"], "os.kill(os.getpid(), 9)"),
 }
 VARIABLES = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16", "GIVEN": "to C, too"}
 
@@ -139,7 +139,7 @@ def test_what_a_fork_cannot_be_is_a_fresh_process(tmp_path):
     assert processes._is_forkable([python, *code], {}, {"cwd": tmp_path, "text": True})
     (tmp_path / "tensorflow.py").touch()
     for command, environ, options in (
-        *(([python, *flags, *code], {}, {}) for flags in (["-I"], ["-S", "-m"], ["-W", "ignore"])),
+        *(([python, *flags, *code], {}, {}) for flags in (["-I"], ["-S"], ["-W", "ignore"])),
         ([python, *code], {"KERAS_BACKEND": "jax"}, {}),
         ([python, *code], {"PYTHONPATH": str(tmp_path)}, {}),
         ([python, *code], {}, {"preexec_fn": os.setsid}),

@@ -10,7 +10,6 @@ process, and writes to stderr what the first import wrote.
 
 from __future__ import annotations
 
-import array
 import atexit
 import contextlib
 import gc
@@ -31,12 +30,12 @@ from types import ModuleType
 from typing import Any
 
 LENGTH = struct.Struct("!I")
+MOST_FDS = 4  #: three streams, and the pipe to which the status is written
 STATUS = struct.Struct("!i")
 HIDDEN = ("tensorflow", "keras", "tf_keras")
 WHOLE_END = (
     "TEST_WHOLE_END"  #: in the environment of programs whose end is looked at to Python's last step
 )
-BARE = "-S"  #: the flag of Python with which programs start that have nothing imported
 #: In a program's environment, for the process that forks: amp_tf must notice neither its import nor
 #: the variables.
 NOT_WATCHED = {"AMP_TF_DISABLE": "1"}
@@ -138,17 +137,12 @@ class Zygote:
                 self._requests.sendall(LENGTH.pack(child))
 
     def _receive(self) -> tuple[dict[str, Any], list[int]]:
-        fds = array.array("i")
-        data, extra, _, _ = self._requests.recvmsg(LENGTH.size, socket.CMSG_SPACE(4 * fds.itemsize))
-        if not data:
+        header, fds, _, _ = socket.recv_fds(self._requests, LENGTH.size, MOST_FDS)
+        if not header:
             os._exit(0)  # the session is over
-        for _, _, found in extra:
-            fds.frombytes(found)
-        rest = b""
-        (length,) = LENGTH.unpack(data)
-        while len(rest) < length:
-            rest += self._requests.recv(length - len(rest))
-        return json.loads(rest), list(fds)
+        (length,) = LENGTH.unpack(header)
+        data = self._requests.recv(length, socket.MSG_WAITALL)
+        return json.loads(data), fds
 
     def _reap(self) -> None:
         while self._ends:
@@ -185,23 +179,21 @@ def become(program: dict[str, Any]) -> None:
     sys.path[:0] = [entry for entry in given if entry and entry not in sys.path]
     sys.warnoptions[:] = filter(None, environ.get("PYTHONWARNINGS", "").split(","))
     warnings._processoptions(sys.warnoptions)  # type: ignore[attr-defined]  # what Python itself calls
-    if "numpy" in sys.modules:
-        sys.modules[
-            "numpy"
-        ].random.seed()  # every other generator is seeded anew by a fork, or when it is first asked
+    # Every other generator is seeded anew by a fork, or when it is first asked.
+    sys.modules["numpy"].random.seed()
     if "_amp_tf_start" in sys.modules:  # what amp_tf.pth does
         sys.modules["_amp_tf_start"].install()
     customized = any(
         os.path.exists(os.path.join(entry, "sitecustomize.py")) for entry in given if entry
     )
-    if customized and program["arguments"][0] != BARE:
+    if customized:
         sys.modules.pop("sitecustomize", None)
         importlib.import_module("sitecustomize")
 
 
 def run(arguments: list[str]) -> None:
     """Runs the program as the main module."""
-    first, *rest = arguments[1:] if arguments[0] == BARE else arguments
+    first, *rest = arguments
     main = sys.modules["__main__"] = ModuleType("__main__")
     vars(main).update(__builtins__=sys.modules["builtins"], __annotations__={})
     if first == "-m":
@@ -241,7 +233,9 @@ def run_to_its_end(arguments: list[str], status: list[Any]) -> None:
         while trace is not None and trace.tb_frame.f_globals is globals():
             trace = trace.tb_next
         error.__traceback__ = trace
-        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+        sys.last_type = type(error)
+        sys.last_value = error
+        sys.last_traceback = trace
         if sys.version_info >= (3, 12):
             sys.last_exc = error
         sys.excepthook(type(error), error, trace)
@@ -268,11 +262,9 @@ def _added_at_start() -> dict[str, str]:
     """Returns the variables that Python adds to its environment in the C locale."""
     with open("/proc/self/environ", "rb") as file:
         is_given = b"LC_CTYPE=" in file.read()
-    return (
-        {}
-        if is_given
-        else {name: value for name, value in os.environ.items() if name == "LC_CTYPE"}
-    )
+    if is_given or "LC_CTYPE" not in os.environ:
+        return {}
+    return {"LC_CTYPE": os.environ["LC_CTYPE"]}
 
 
 def main() -> None:
