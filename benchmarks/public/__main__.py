@@ -139,9 +139,11 @@ def _cells(runs: Sequence[Run], reference: Mapping[int, Run]) -> list[str]:
         for turn in run.ms.keys() & other.ms.keys():
             ours.append(run.ms[turn])
             others.append(other.ms[turn])
-    ratios = [theirs / mine for mine, theirs in zip(ours, others, strict=True)]
-    cells.append(f"{statistics.median(ours):.1f}")
-    cells.append(f"{statistics.median(ratios):.2f}")
+    if ours:
+        ratios = [theirs / mine for mine, theirs in zip(ours, others, strict=True)]
+        cells += [f"{statistics.median(ours):.1f}", f"{statistics.median(ratios):.2f}"]
+    else:  # a program so short that its modes ran in different turns
+        cells += ["–", "–"]
     memory = [run.mib / reference[run.seed].mib for run in done]
     cells += [f"{statistics.median(memory):.2f}", f"{done[0].converted} / {done[0].casts}"]
     return cells

@@ -177,6 +177,14 @@ LIMITS: tuple[Limit, ...] = (
         "whose activation is one",
     ),
     Limit(
+        "decompositions/levenberg marquardt",
+        ALL,
+        10.0,
+        "the residuals of a fit with a constant term, some 10 each, add up to 2 in the gradient of "
+        "a bias, and are rounded, once each",
+        tensors="gradient of net/bias",
+    ),
+    Limit(
         "loops/gated",
         ALL,
         100.0,

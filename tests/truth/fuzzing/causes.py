@@ -157,20 +157,22 @@ def cause_of(program: Program, seed: int, row: Row) -> str:
     for cause in possible:
         if explains(with_roundings(ideal, [cause], tf.as_dtype(mode.ideal), spares_loops)):
             return cause.name
-    if len(possible) > 1 and explains(
-        with_roundings(ideal, possible, tf.as_dtype(mode.ideal), spares_loops)
-    ):
+    rounded = with_roundings(ideal, possible, tf.as_dtype(mode.ideal), spares_loops)
+    if len(possible) > 1 and explains(rounded):
         return " and ".join(cause.name for cause in possible)
     # A few switches in a few draws need not be the same ones by other roundings. Of an activation
     # that is saturated everywhere, one number that is not has all the gradient.
     if ops & (SWITCHED.ops | SATURATED.ops):
         (values,) = given.values(given.rewritten(default_config(mode)), [result])
-        (least,) = graph.values(ideal, [result])
-        ratios = [
-            judge(row.tensor, *parts, mode.unit).ratio
-            for parts in zip(values, least, truth, strict=True)
-        ]
-        return SWITCHED.name if np.median(ratios) <= LIMIT and np.isfinite(values).all() else ""
+        # All other draws are as far off as products alone are, or as all roundings together.
+        for other in (ideal, rounded):
+            (least,) = graph.values(other, [result])
+            ratios = [
+                judge(row.tensor, *parts, mode.unit).ratio
+                for parts in zip(values, least, truth, strict=True)
+            ]
+            if np.median(ratios) <= LIMIT and np.isfinite(values).all():
+                return SWITCHED.name
     return ""
 
 

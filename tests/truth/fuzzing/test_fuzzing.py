@@ -127,6 +127,9 @@ FAR_OUT = Program(
     ),
     "binary cross entropy",
 )
+# In one draw a maximum is another one; in all others the gradient of a norm of nearly equal values
+# is what its roundings leave.
+ONE_SWITCH = random_program(1710555)
 # of a product whose difference with itself is normalized: its gradient and minus that are large
 THREE_GRADIENTS = Program(
     (Input(),),
@@ -146,6 +149,7 @@ THREE_GRADIENTS = Program(
         (BIG, 0, "float16", "float16's range"),
         (SMALL_IN_LOOPS, 1011898, "float16", "float16's range"),
         (FAR_OUT, 1000466, "float16", "float16's range"),
+        (ONE_SWITCH, 1710555, "float16", "switched"),
         (NEAR_ONE, 0, "bfloat16", "cancelled"),
         (OFFSETS, 1058572, "bfloat16", "cancelled"),
         (THREE_GRADIENTS, 1006934, "bfloat16", "partial sums"),
@@ -155,6 +159,7 @@ THREE_GRADIENTS = Program(
         "large",
         "small gradients in loops",
         "gradients of erf",
+        "one switch among roundings",
         "cancelled",
         "offsets",
         "partial sums",
