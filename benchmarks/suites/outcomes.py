@@ -88,6 +88,9 @@ def page(facts: dict[str, Any], runs: Sequence[FileRun]) -> str:
         for mode in dict.fromkeys(run.mode for run in own):
             lines.append(_line(_cells(own, mode)))
         lines.append("")
+        lines += [
+            f"{run.file} in {run.mode} ended early: {run.ended}  " for run in own if run.ended
+        ]
     lines += ["## Failed only with amp_tf", "", _line(["test", "type", "message", "named"])]
     lines.append("|---|---|---|---|")
     for run, test, reason in failed_only_here(runs):

@@ -24,6 +24,8 @@ import pytest
 from benchmarks.results import machine
 from benchmarks.suites import plugin
 
+TIME_LIMIT = "the time limit"
+
 
 def run_file(file: str, limit: float, options: dict[str, Any]) -> dict[str, Any]:
     """Runs the tests of a file; their rows, and why it ended early, if it did."""
@@ -43,7 +45,7 @@ def run_file(file: str, limit: float, options: dict[str, Any]) -> dict[str, Any]
     rows = {row["test"]: row for row in map(json.loads, lines)}
     for row in rows.values():
         if "outcome" not in row:  # it was running when the process ended
-            row |= {"outcome": "failed", "message": ended}
+            row |= {"outcome": "skipped" if ended == TIME_LIMIT else "failed", "message": ended}
     seconds = round(time.monotonic() - begin, 1)
     return {"tests": list(rows.values()), "ended": ended, "seconds": seconds}
 
@@ -79,7 +81,7 @@ def _wait(process: int) -> str:
         os.killpg(process, signal.SIGKILL)
     number = os.waitstatus_to_exitcode(status)
     if number == -signal.SIGALRM:
-        return "the time limit"
+        return TIME_LIMIT
     return f"the process ended with status {number}" if number else ""
 
 
