@@ -24,7 +24,7 @@ from typing import Any
 
 from amp_tf.errors import ConfigError
 from amp_tf.graph.names import closest_layers, matcher
-from amp_tf.painting.reasons import Reason, Code
+from amp_tf.painting.reasons import Code, Reason
 from amp_tf.precision import Precision
 from amp_tf.reporting import document, files
 from amp_tf.reporting.figures import NO_PRODUCTS, GraphReport, NodeReport, Products
