@@ -14,9 +14,10 @@ def without(names: Iterable[str]) -> Iterator[None]:
     """Paints without some rows of the rules, named."""
     names = frozenset(names)
     assert names <= {row.name for row in paint.RULES}
-    with mock.patch.object(
-        paint, "RULES", tuple(row for row in paint.RULES if row.name not in names)
-    ):
+    with contextlib.ExitStack() as stack:
+        for step in ("LISTING", "HOLDING", "KEEPING", "PASSES", "SETTLING", "RULES"):
+            rows = tuple(row for row in getattr(paint, step) if row.name not in names)
+            stack.enter_context(mock.patch.object(paint, step, rows))
         yield
 
 

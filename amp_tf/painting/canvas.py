@@ -22,7 +22,16 @@ from amp_tf.oplists.targets import Resolution, Target
 from amp_tf.painting import eligibility
 from amp_tf.painting.decisions import Decision, Verdict
 from amp_tf.painting.eligibility import Obstacles
-from amp_tf.painting.masks import Direction, NodeMask, UnitMask, mask_of, nodes_of, reach, units_of
+from amp_tf.painting.masks import (
+    Direction,
+    NodeMask,
+    UnitMask,
+    fixed_units,
+    mask_of,
+    nodes_of,
+    reach,
+    units_of,
+)
 from amp_tf.painting.reasons import FORCED, Balance, Code
 
 if TYPE_CHECKING:
@@ -290,9 +299,7 @@ def _convertible(subject: Subject, lists: Indices) -> tuple[UnitMask, UnitMask]:
     refused = subject.obstacles.refused
     allowed, runnable = eligibility.find_convertible(view, target, candidates, whole, refused)
     if subject.assumed:
-        is_fixed = [slot.is_fixed for kind in view.of_kind for slot in kind.slots]
-        is_free = ~np.array(is_fixed, np.bool_)
-        units = units_of(view, view.mask_with(subject.assumed)) & view.of_slots(is_free)
+        units = units_of(view, view.mask_with(subject.assumed)) & ~fixed_units(view)
         units &= np.asarray(view.dtypes) == datatypes.FLOAT
         allowed |= units
         runnable |= units

@@ -9,9 +9,14 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from amp_tf.graph.datatypes import Unit
+from amp_tf.graph.datatypes import Node, Unit
+from amp_tf.painting.masks import NodeMask, indices, units_of
 from amp_tf.painting.reasons import Balance, Code
+
+if TYPE_CHECKING:
+    from amp_tf.painting.canvas import Canvas
 
 
 class Verdict(enum.Enum):
@@ -44,3 +49,34 @@ class Decision:
 def spread(verdict: Verdict, reached: Mapping[Unit, Unit], reason: Code) -> Decision:
     """Returns the decision about all units that a search reached, each with its cause."""
     return Decision(verdict, [*reached], reason, reached)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NodeDecision:
+    """A decision of a rule of accuracy: some nodes stay in float32.
+
+    Attributes:
+        causes: for some of them, the node that brought it about.
+        verdict: ``DENY`` for what the infer and clear lists would convert, ``KEEP`` for products.
+        to_split: fused products of whose bias or activation float32 is asked.
+    """
+
+    nodes: NodeMask
+    reason: Code
+    causes: Mapping[Node, Node] = dataclasses.field(default_factory=dict)
+    verdict: Verdict = Verdict.DENY
+    to_split: Sequence[Node] = ()
+
+    def on_units(self, canvas: Canvas) -> Decision:
+        """Returns the decision about the units of the nodes that the lists would convert."""
+        view = canvas.view
+        listed = canvas.spreading & canvas.is_float32
+        if self.verdict is Verdict.KEEP:
+            listed = canvas.on_allow
+        units = indices(units_of(view, self.nodes) & listed)
+        causes: dict[Unit, Unit] = {}
+        for unit in units:
+            cause = self.causes.get(view.unit_nodes[unit])
+            if cause is not None:
+                causes[unit] = view.base[cause]
+        return Decision(self.verdict, units, self.reason, causes)

@@ -114,13 +114,12 @@ def find_obstacles(
     named = _find_named(view, config.keep_float32, fused, matched)
     code_of.update(dict.fromkeys(named, Code.KEPT_BY_NAME))
     code_of.update((node, Code.ROUNDED_BEFORE) for node, _ in nodes_with(view.protos, ROUNDED_ATTR))
-    preserved = (node for node, name in enumerate(view.names) if name in preserve)
-    code_of.update(dict.fromkeys(preserved, Code.PRESERVED))
-    forced = {
-        node: code
-        for node, code in forced.items()
-        if node not in code_of and can_be_forced(view.signatures[node])
-    }
+    for node, name in enumerate(view.names):
+        if name in preserve:
+            code_of[node] = Code.PRESERVED
+    for node in list(forced):
+        if node in code_of or not can_be_forced(view.signatures[node]):
+            del forced[node]
     refused = _find_refused(view, shapes or NO_SHAPES, resolution.target)
     return Obstacles(code_of, forced, matched, refused)
 
@@ -177,10 +176,12 @@ def _find_named(
 ) -> list[Node]:
     """Returns the nodes that patterns of the settings match; notes which patterns match one."""
     found: list[Node] = []
+    own = [*enumerate(view.names), *fused.parts.items()]
+    of_filters = [(node, view.names[source]) for node, source in fused.filters.items()]
     for pattern in patterns:
-        names = [*enumerate(view.names), *fused.parts.items()]
+        names = own
         if is_layer_pattern(pattern):
-            names += ((node, view.names[source]) for node, source in fused.filters.items())
+            names = own + of_filters
         match = matcher(pattern)
         nodes = [node for node, name in names if match(name)]
         matched[pattern] = matched.get(pattern, False) or bool(nodes)
@@ -209,12 +210,14 @@ def _find_refused(view: GraphView, shapes: Shapes, target: Target) -> dict[Node,
 
 def _channels(view: GraphView, node: Node, shapes: Shapes) -> tuple[int, int]:
     """Returns the channels of a convolution gradient's image, and those that its filter reads."""
-    is_result = view.ops[node] in INPUT_GRADIENTS
-    image = shape_of(shapes, view.names[node]) if is_result else input_shapes(view, node, shapes)[0]
+    if view.ops[node] in INPUT_GRADIENTS:
+        image = shape_of(shapes, view.names[node])
+    else:
+        image = input_shapes(view, node, shapes)[0]
     kernel = filter_shape(view, node, shapes)
-    return (
-        (image[-1], kernel[-2]) if image and kernel and len(image) == len(kernel) > 1 else (-1, -1)
-    )
+    if not image or not kernel or not len(image) == len(kernel) > 1:
+        return -1, -1
+    return image[-1], kernel[-2]
 
 
 def _precision_in(
@@ -275,10 +278,12 @@ def find_convertible(
         # Nodes of one kind have the same answer, so one of them is asked for all.
         one_of = np.full(len(view.of_kind), -1)
         one_of[view.kinds[nodes]] = np.flatnonzero(nodes)
-        may_be = bytearray(starts[-1])
-        runs = bytearray(starts[-1])
+        may_be = np.zeros(starts[-1], np.bool_)
+        runs = np.zeros(starts[-1], np.bool_)
         for kind, (signature, node) in enumerate(zip(view.of_kind, one_of.tolist(), strict=True)):
-            types = tuple(view.dtypes[view.base[node] : view.base[node + 1]]) if node >= 0 else ()
+            if node < 0:
+                continue
+            types = tuple(view.dtypes[view.base[node] : view.base[node + 1]])
             if datatypes.FLOAT not in types:
                 continue
             # Each op on the lists has a float32 kernel, which may compute the 16-bit type.
@@ -286,12 +291,13 @@ def find_convertible(
             asked = (target.device_type, target.precision.data_type, together, is_rounded)
             by_definition, by_kernel = _positions(signature, types, *asked)
             for position in by_definition:
-                may_be[starts[kind] + position] = 1
-            for position in by_kernel if signature.op not in target.without_kernel else ():
-                runs[starts[kind] + position] = 1
+                may_be[starts[kind] + position] = True
+            if signature.op not in target.without_kernel:
+                for position in by_kernel:
+                    runs[starts[kind] + position] = True
         units = units_of(view, nodes)
-        allowed |= units & view.of_slots(np.frombuffer(may_be, np.bool_))
-        runnable |= units & view.of_slots(np.frombuffer(runs, np.bool_))
+        allowed |= units & view.of_slots(may_be)
+        runnable |= units & view.of_slots(runs)
     for node in refused:
         runnable[view.units(node)] = False
     return allowed, runnable
@@ -311,12 +317,11 @@ def _positions(
     """
     if signature.holds_functions or signature.op in CONSTANTS:
         return (), ()
-    allowed = [
-        position
-        for position, slot in enumerate(signature.slots)
-        if types[position] == datatypes.FLOAT
-        and (slot.can_be(wanted) or (signature.op in KERNELS_DECIDE and not slot.is_fixed))
-    ]
+    allowed = []
+    for position, slot in enumerate(signature.slots):
+        is_free = signature.op in KERNELS_DECIDE and not slot.is_fixed
+        if types[position] == datatypes.FLOAT and (is_free or slot.can_be(wanted)):
+            allowed.append(position)
     if is_rounded:
         return tuple(allowed), tuple(allowed)
     types_of: dict[str, list[int]] = {}
@@ -346,8 +351,10 @@ def _positions(
 
 def _converted(types: Sequence[int], wanted: int, together: bool) -> list[int]:
     """Returns the types with float32 replaced, everywhere or at its first place."""
-    first = types.index(datatypes.FLOAT)
-    return [
-        wanted if of == datatypes.FLOAT and (together or place == first) else of
-        for place, of in enumerate(types)
-    ]
+    found = list(types)
+    for place, of in enumerate(types):
+        if of == datatypes.FLOAT:
+            found[place] = wanted
+            if not together:
+                break
+    return found

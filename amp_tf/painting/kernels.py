@@ -81,4 +81,4 @@ def take_bounded_off_deny(canvas: Canvas) -> Canvas:
     if not bounded.any():
         return canvas
     units = mask_of(edges.dst_unit[bounded], view.unit_count)
-    return canvas.having(on_deny=canvas.on_deny & ~units)
+    return canvas.relisted(canvas.on_deny & units)

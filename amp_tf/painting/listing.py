@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Unit
 from amp_tf.oplists import table
@@ -84,11 +86,11 @@ def drop_allow_without_kernel(canvas: Canvas) -> Canvas:
             reasons[unit] = reason
     if not reasons:
         return canvas
-    on_allow = canvas.on_allow & ~mask_of(reasons, view.unit_count)
-    canvas = canvas.having(on_allow=on_allow)
-    return canvas.after(
-        *(Decision(Verdict.NOTE, [unit], reason) for unit, reason in reasons.items())
-    )
+    canvas = canvas.relisted(canvas.on_allow & mask_of(reasons, view.unit_count))
+    for code in {*reasons.values()}:
+        lost = [unit for unit in reasons if reasons[unit] is code]
+        canvas = canvas.after(Decision(Verdict.NOTE, lost, code))
+    return canvas
 
 
 def place_forced(canvas: Canvas) -> Canvas:
@@ -106,6 +108,8 @@ def place_forced(canvas: Canvas) -> Canvas:
         for node, signature in enumerate(view.signatures):
             if eligibility.can_be_forced(signature):
                 forced.setdefault(node, Code.FORCED_BY_LEVEL)
+    if not forced:
+        return canvas
     units_by: dict[Code, list[Unit]] = {}
     named: list[Unit] = []
     f16 = canvas.target.precision.data_type
@@ -116,14 +120,15 @@ def place_forced(canvas: Canvas) -> Canvas:
         units = view.units(node)
         if view.ops[node] in table.CASTS and any(view.dtypes[unit] == f16 for unit in units):
             continue
-        units_by.setdefault(code, []).extend(unit for unit in units if canvas.convertible[unit])
+        units_by.setdefault(code, []).extend(units)
         if code is not Code.FORCED_BY_LEVEL:
             named += units
-    if named:
-        by_name = mask_of(named, view.unit_count)
-        on_allow = canvas.on_allow | (by_name & canvas.convertible)
-        canvas = canvas.relisted(by_name).having(on_allow=on_allow)
-    return canvas.after(*(Decision(Verdict.ALLOW, units, code) for code, units in units_by.items()))
+    by_name = mask_of(named, view.unit_count)
+    canvas = canvas.relisted(by_name).relisted(by_name & canvas.convertible, table.ALLOW)
+    for code, asked in units_by.items():
+        convertible = np.compress(canvas.convertible[asked], asked)
+        canvas = canvas.after(Decision(Verdict.ALLOW, convertible.tolist(), code))
+    return canvas
 
 
 def paint_allow_list(canvas: Canvas) -> Canvas:

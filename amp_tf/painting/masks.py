@@ -1,6 +1,8 @@
 """Masks over the three index spaces of a graph, the ways between them, and reachability.
 
 A mask is a bool array with one entry for each node, each unit or each edge; its name says which.
+The three names are aliases of one type: to mypy the result of ``a | b`` is an array, whatever two
+masks are, so that types of their own would be lost at each operator and need a cast there.
 """
 
 from __future__ import annotations
@@ -26,6 +28,13 @@ def units_of(view: GraphView, nodes: NodeMask) -> UnitMask:
     return found
 
 
+def fixed_units(view: GraphView) -> UnitMask:
+    """Returns the units whose type the op's definition fixes."""
+    is_fixed = [slot.is_fixed for kind in view.of_kind for slot in kind.slots]
+    found: UnitMask = view.of_slots(np.array(is_fixed, np.bool_))
+    return found
+
+
 def nodes_of(view: GraphView, units: UnitMask) -> NodeMask:
     """Returns the nodes that have at least one of some units."""
     node_of = np.asarray(view.unit_nodes, np.int32)
@@ -35,7 +44,9 @@ def nodes_of(view: GraphView, units: UnitMask) -> NodeMask:
 def mask_of(numbers: Iterable[int], count: int) -> Mask:
     """Returns the mask of some numbers below a count."""
     found = np.zeros(count, np.bool_)
-    found[numbers if isinstance(numbers, np.ndarray) else list(numbers)] = True
+    if not isinstance(numbers, np.ndarray):
+        numbers = list(numbers)
+    found[numbers] = True
     return found
 
 

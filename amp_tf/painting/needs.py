@@ -26,15 +26,14 @@ in bfloat16, and of the fraction of 1,000.3 nothing is left.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Node
 from amp_tf.oplists import table
-from amp_tf.painting.accuracy import NOTHING_KEPT, Kept, NodeDecision
-from amp_tf.painting.decisions import Verdict
+from amp_tf.painting.decisions import NodeDecision, Verdict
 from amp_tf.painting.masks import Direction, NodeMask, indices, mask_of, reach
 from amp_tf.painting.origins import find_biases
 from amp_tf.painting.reasons import Code
@@ -67,6 +66,15 @@ class Need:
     staying: Callable[[ValueGraph], NodeMask] | None = None
 
 
+#: What keeps the size of a rounding beside a value; sums and means let roundings cancel.
+_LINEAR = table.LINEAR - table.TOTALS
+
+
+def _moving_or_of(ops: frozenset[str], values: ValueGraph) -> NodeMask:
+    """Returns the nodes that move values, and those of some ops that compute no products."""
+    return values.moving | (values.of_ops(ops) & ~values.users)
+
+
 def _other_than_casts_to_floats(values: ValueGraph) -> NodeMask:
     """Returns all nodes but Casts to what are no whole numbers."""
     found = np.ones_like(values.users)
@@ -82,7 +90,7 @@ def _readers_of_sizes(values: ValueGraph) -> NodeMask:
     """
     squares = values.squares
     moving = values.moving & ~values.users
-    scaling = moving | (values.of_ops(table.SCALING) & ~values.users)
+    scaling = _moving_or_of(table.SCALING, values) & ~values.users
     terms = squares | values.downstream(squares, through=scaling)
     sums = values.of_ops(table.SUMMING) & values.readers_of(terms)
     moved_sums = sums | values.downstream(sums, through=moving)
@@ -97,7 +105,7 @@ def _readers_of_biased_values(values: ValueGraph) -> NodeMask:
 
     A bias that is added right before is that of a layer, of which softmax is the activation.
     """
-    linear = (values.moving | values.of_ops(table.LINEAR - table.TOTALS)) & ~values.users
+    linear = _moving_or_of(_LINEAR, values) & ~values.users
     scaled = values.products | values.downstream(values.products, through=linear)
     adding = values.of_ops(table.ADDING | table.BIASES)
     biased = adding & find_biases(values, scaled)
@@ -173,8 +181,7 @@ def _totals_apart(values: ValueGraph) -> NodeMask:
     Their inputs may be 16 bit; the sums themselves stay float32: no rounding of another one is
     beside theirs to cancel it.
     """
-    linear = values.of_ops(table.LINEAR - table.TOTALS) & ~values.users
-    passing = values.moving | linear
+    passing = _moving_or_of(_LINEAR, values)
     totals = values.of_ops(table.TOTALS)
     near = totals | values.downstream(totals, through=passing)
     near_inputs = np.bincount(values.readers[near[values.sources]], minlength=len(near))
@@ -182,8 +189,6 @@ def _totals_apart(values: ValueGraph) -> NodeMask:
     return totals & values.sources_of(apart | values.upstream(apart, through=passing))
 
 
-#: What keeps a rounding's size, up to sums and means.
-_LINEAR = table.LINEAR - table.TOTALS
 #: In the order in which they say why.
 NEEDS = (
     Need(Code.COMPARED, staying=_stored_maxima),
@@ -213,7 +218,7 @@ NEEDS = (
 )
 
 
-def keep_needed(values: ValueGraph) -> Kept:
+def keep_needed(values: ValueGraph) -> Iterator[NodeDecision]:
     """Keeps values in float32, back to the product, if a reader needs them more exactly or no
     product uses them.
 
@@ -281,18 +286,19 @@ def keep_needed(values: ValueGraph) -> Kept:
         allow2 = MatMul(max1, x)                                f16
     """
     ops, _ = values.view.numbered_ops
-    parts = []
     for need in NEEDS:
         if not (need.asked_by and need.asked_by.isdisjoint(ops)):
-            parts.append(_follow(need, values))
-    return Kept.joined(parts)
+            yield from _follow(need, values)
 
 
-def _follow(need: Need, values: ValueGraph) -> Kept:
-    """Returns what one row of :data:`NEEDS` keeps."""
-    staying = need.staying(values) if need.staying else np.zeros_like(values.users)
+def _follow(need: Need, values: ValueGraph) -> Iterator[NodeDecision]:
+    """Yields what one row of :data:`NEEDS` decides."""
+    staying = np.zeros_like(values.users)
+    if need.staying is not None:
+        staying = need.staying(values)
     if not need.asked_by:
-        return Kept.of((staying, need.reason))
+        yield NodeDecision(staying, need.reason)
+        return
     asking = values.of_ops(need.asked_by)
     if need.among is not None:
         asking = asking & need.among(values)
@@ -302,20 +308,16 @@ def _follow(need: Need, values: ValueGraph) -> Kept:
     products = values.products & values.sources_of(needed) & values.of_ops(need.products)
     causes |= _requested(values, needed, None, products)
     fused = values.products & values.sources_of(kept) & values.of_ops(table.FUSED_PRODUCTS)
-    decisions = (
-        NodeDecision(products, need.reason, causes, Verdict.KEEP),
-        NodeDecision(kept, need.reason, causes),
-    )
-    return Kept(decisions, tuple(indices(fused)))
+    yield NodeDecision(products, need.reason, causes, Verdict.KEEP)
+    yield NodeDecision(kept, need.reason, causes, to_split=indices(fused))
 
 
 def _passing(need: Need, values: ValueGraph) -> NodeMask:
     """Returns the nodes that pass a need on to what they read."""
     if need.through is None:
         return values.is_open
-    passing = values.of_ops(need.through) & ~values.users
-    passing &= values.is_open | ~values.of_ops(need.if_listed)
-    return (values.moving | passing) & ~_activations(values)
+    passing = _moving_or_of(need.through, values) & ~_activations(values)
+    return passing & (values.is_open | ~values.of_ops(need.if_listed))
 
 
 def _activations(values: ValueGraph) -> NodeMask:
@@ -341,7 +343,7 @@ def _requested(
     return causes | farther
 
 
-def keep_decomposed(values: ValueGraph) -> Kept:
+def keep_decomposed(values: ValueGraph) -> Iterator[NodeDecision]:
     """Keeps in float32 the products of matrices that are decomposed, and products with the results.
 
     A decomposition divides by how far a matrix is from a singular one: once the matrix is rounded,
@@ -367,7 +369,7 @@ def keep_decomposed(values: ValueGraph) -> Kept:
     """
     decomposing = values.of_ops(table.DECOMPOSING)
     if not decomposing.any():
-        return NOTHING_KEPT
+        return
     size = len(decomposing)
     magnified = _magnified(values, decomposing)
     multiplying = values.products & values.readers_of(magnified)
@@ -386,12 +388,8 @@ def keep_decomposed(values: ValueGraph) -> Kept:
     of_factors = _requested(values, nearest, None, linear & ~between)
     causes |= of_matrices | of_operands | of_nearest | of_factors
     computed = between | mask_of(of_factors, size)
-    return Kept(
-        (
-            NodeDecision(computed, Code.DECOMPOSED, causes),
-            NodeDecision(multiplying | nearest, Code.DECOMPOSED, causes, Verdict.KEEP),
-        )
-    )
+    yield NodeDecision(computed, Code.DECOMPOSED, causes)
+    yield NodeDecision(multiplying | nearest, Code.DECOMPOSED, causes, Verdict.KEEP)
 
 
 def _magnified(values: ValueGraph, decomposing: NodeMask) -> NodeMask:

@@ -27,6 +27,8 @@ float16's range; and ops that need more of a product's value alone (:mod:`amp_tf
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from amp_tf.graph import datatypes
@@ -35,7 +37,7 @@ from amp_tf.graph.datatypes import Node
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
-from amp_tf.painting.accuracy import Kept
+from amp_tf.painting.decisions import NodeDecision
 from amp_tf.painting.masks import Direction, EdgeMask, NodeMask, mask_of
 from amp_tf.painting.reasons import Code
 from amp_tf.painting.value_graph import ValueGraph, casts_of
@@ -45,7 +47,7 @@ NEVER = 1e4  #: and those of this size stand for never
 LONGEST_SUM = 8  #: additions to one value, one after the other, that 16 bit may hold
 
 
-def keep_origins(values: ValueGraph) -> Kept:
+def keep_origins(values: ValueGraph) -> Iterator[NodeDecision]:
     """Keeps in float32 ops that join exact data to a product's result, except by multiplying; and
     running sums.
 
@@ -84,12 +86,12 @@ def keep_origins(values: ValueGraph) -> Kept:
         done = Exit(switch)                                       f16
         allow2 = MatMul(done, x)                                  f16
     """
-    running = _running_sums(values) & values.is_open
+    yield NodeDecision(_running_sums(values) & values.is_open, Code.RUNNING_SUM)
     exact, joined = find_origins(values)
     moving = values.moving & exact
     joined &= ~moving & ~values.users
     joined |= values.upstream(joined, through=moving)
-    return Kept.of((running, Code.RUNNING_SUM), (joined, Code.JOINED))
+    yield NodeDecision(joined, Code.JOINED)
 
 
 def _running_sums(values: ValueGraph) -> NodeMask:

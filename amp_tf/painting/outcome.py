@@ -14,7 +14,6 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Indices, Node, Unit
 from amp_tf.graph.view import GraphView, compact
 from amp_tf.oplists.table import PRODUCTS
-from amp_tf.painting.accuracy import NOTHING_KEPT, Kept
 from amp_tf.painting.canvas import Canvas, Marks
 from amp_tf.painting.eligibility import NO_OBSTACLES, Obstacles
 from amp_tf.painting.masks import UnitMask, indices, mask_of, nodes_of, units_of
@@ -61,7 +60,7 @@ class Painting:
         return cls(view, None, [], marks, why_nothing=Code.NO_TARGET, detail=why)
 
     @classmethod
-    def of(cls, canvas: Canvas, kept: Kept = NOTHING_KEPT) -> Painting:
+    def of(cls, canvas: Canvas, to_split: Sequence[Node] = ()) -> Painting:
         """Returns the result of the last step."""
         converted = compact(np.flatnonzero(canvas.allow & canvas.is_float32))
         return cls(
@@ -70,15 +69,16 @@ class Painting:
             converted=converted,
             obstacles=canvas.subject.obstacles,
             rounded=canvas.target.rounded,
-            to_split=kept.to_split,
-            why_nothing=None if converted else _why_nothing(canvas),
+            to_split=to_split,
+            why_nothing=_why_nothing(canvas, converted),
             _marks=Marks(**{name: getattr(canvas, name) for name in _MARKS}),
         )
 
     def is_f16(self) -> UnitMask:
         """Returns the units that are the 16-bit type once the graph is rewritten."""
-        f16 = self.precision.data_type if self.precision else datatypes.INVALID
-        found: UnitMask = self.dtypes_after() == f16
+        found: UnitMask = np.zeros(self.view.unit_count, np.bool_)
+        if self.precision is not None:
+            found = self.dtypes_after() == self.precision.data_type
         return found
 
     def may_be_f16(self) -> UnitMask:
@@ -144,17 +144,21 @@ class Painting:
         code = self._code(unit, node)
         weighed = marks.weighed.get(unit)
         if code is Code.DOES_NOT_PAY and weighed is not None:
-            balance = weighed if isinstance(weighed, Balance) else None
-            return Reason(code, detail=str(weighed), balance=balance)
+            if isinstance(weighed, Balance):
+                return Reason(code, detail=str(weighed), balance=weighed)
+            return Reason(code, detail=weighed)
+        name = ""
         cause = self._before[unit]
-        name = "" if cause == unit else self.view.names[self.view.unit_nodes[cause]]
+        if cause != unit:
+            name = self.view.names[self.view.unit_nodes[cause]]
         return Reason(code, name, self._detail(code, node))
 
     def _detail(self, code: Code, node: Node) -> str:
         if code.converts and self.view.ops[node] in self.rounded:
             return AS_TENSOR_CORES
-        refused = self.obstacles.refused.get(node) if code is Code.NO_KERNEL else None
-        return f"with {refused}" if refused else ""
+        if code is Code.NO_KERNEL and node in self.obstacles.refused:
+            return f"with {self.obstacles.refused[node]}"
+        return ""
 
     def trail(self, node: Node) -> list[Node]:
         """Returns the nodes along which the decision came, from this one to where it began."""
@@ -190,18 +194,24 @@ class Painting:
             return Code.TYPE_NOT_ALLOWED
         if not marks.convertible[unit]:
             return Code.NO_KERNEL
-        return Code.NOTHING_TO_CONVERT if self.why_nothing else Code.NO_ALLOW_NEIGHBOUR
+        if self.why_nothing:
+            return Code.NOTHING_TO_CONVERT
+        return Code.NO_ALLOW_NEIGHBOUR
 
 
-def _why_nothing(canvas: Canvas) -> Code:
-    """Returns the commonest reason among the nodes that the allow list would have converted."""
+def _why_nothing(canvas: Canvas, converted: Sequence[Unit]) -> Code | None:
+    """Returns the commonest reason among the nodes that the allow list would have converted;
+    ``None`` where something is converted.
+    """
+    if converted:
+        return None
     # Products that stay in float32 lost their place on the allow list.
     lost = np.isin(canvas.code, list(IMPOSSIBLE))
     lost |= units_of(canvas.view, canvas.view.mask_with(PRODUCTS))
     obstacles = canvas.subject.obstacles.code_of
-    blocked = collections.Counter[Code]()
+    blocked = collections.Counter({Code.NOTHING_TO_CONVERT: 0})
     for unit in indices((canvas.on_allow | lost) & canvas.is_float32):
         number = obstacles.get(canvas.view.unit_nodes[unit]) or int(canvas.code[unit])
         if number and not Code(number).converts:
             blocked[Code(number)] += 1
-    return blocked.most_common(1)[0][0] if blocked else Code.NOTHING_TO_CONVERT
+    return max(blocked, key=blocked.__getitem__)

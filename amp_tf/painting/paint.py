@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from amp_tf.config import AmpConfig
+from amp_tf.graph.datatypes import Node
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.targets import Resolution
 from amp_tf.painting import (
@@ -34,8 +35,8 @@ from amp_tf.painting import (
     tensor_lists,
     ties,
 )
-from amp_tf.painting.accuracy import Kept
 from amp_tf.painting.canvas import Canvas, Subject
+from amp_tf.painting.decisions import Decision
 from amp_tf.painting.eligibility import Obstacles
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.reasons import Code
@@ -117,14 +118,11 @@ def paint(
     """
     if resolution.target is None:
         return Painting.without_target(view, resolution.why_none)
-    names = {row.name for row in RULES} - change.rules
-
-    def rules(step: Sequence[Row]) -> Iterator[Callable[..., Any]]:
-        return (row.apply for row in step if row.name in names and row.when(resolution))
 
     def run(step: Sequence[Row], canvas: Canvas) -> Canvas:
-        for rule in rules(step):
-            canvas = rule(canvas)
+        for row in step:
+            if row.applies(change, resolution):
+                canvas = row.apply(canvas)
         return canvas
 
     subject = Subject(view, resolution, obstacles, change.kernels, **settings)
@@ -133,10 +131,16 @@ def paint(
         return Painting.of(listed)
     held = run(HOLDING, listed)
     values = ValueGraph.of(held)
-    kept = Kept.joined(rule(values) for rule in rules(KEEPING))
-    painted = run(PASSES, held.after(*kept.on_units(held)))
+    kept: list[Decision] = []
+    to_split: list[Node] = []
+    for row in KEEPING:
+        if row.applies(change, resolution):
+            for decision in row.apply(values):
+                kept.append(decision.on_units(held))
+                to_split += decision.to_split
+    painted = run(PASSES, held.after(*kept))
     settled = run(SETTLING, painted.having(values=values))
-    return Painting.of(settled, kept)
+    return Painting.of(settled, to_split)
 
 
 def weigh(canvas: Canvas) -> Canvas:
@@ -173,7 +177,7 @@ class Row:
         name: by which it is left out; for a pass of TensorFlow's with its number there. Rows of one
             name go together.
         apply: the rule; given a canvas, it returns the canvas after its decisions; those of
-            :data:`KEEPING` are given the value graph, and return what they keep.
+            :data:`KEEPING` are given the value graph, and yield decisions about its nodes.
         difference: the name of the difference from TensorFlow's pass that it makes; empty for what
             TensorFlow does too.
         reasons: those of the nodes that it keeps in float32 for accuracy's sake.
@@ -184,6 +188,10 @@ class Row:
     when: Callable[[Resolution], bool] = lambda resolution: True
     difference: str = ""
     reasons: tuple[Code, ...] = ()
+
+    def applies(self, change: Change, resolution: Resolution) -> bool:
+        """Returns whether the rule is there, and decides under these settings."""
+        return self.name not in change.rules and self.when(resolution)
 
 
 _chooses = operator.attrgetter("uses_cost_model")  #: where amp_tf chooses the precision

@@ -92,12 +92,11 @@ def _picked_alone(canvas: Canvas) -> dict[Tensor, list[Unit]]:
     meet = source_is_float32 & allow[edges.dst_unit]
     picks = view.mask_with(table.PICKING)[edges.dst_node] & (edges.dst_position == 0)
     whole = set(edges.at(meet & ~picks).rows("src_node", "src_port"))
-    units_of_nodes: dict[Tensor, dict[Node, Unit]] = {}
-    columns = ("src_node", "src_port", "dst_node", "dst_unit")
-    for source, port, node, unit in edges.at(meet).rows(*columns):
+    found: dict[Tensor, list[Unit]] = {}
+    for source, port, unit in edges.at(meet).rows("src_node", "src_port", "dst_unit"):
         if (source, port) not in whole:
-            units_of_nodes.setdefault((source, port), {})[node] = unit
-    return {tensor: [*units.values()] for tensor, units in units_of_nodes.items()}
+            found.setdefault((source, port), []).append(unit)
+    return found
 
 
 def _is_larger(canvas: Canvas, tensor: Tensor, nodes: Sequence[Node]) -> bool:
@@ -107,12 +106,13 @@ def _is_larger(canvas: Canvas, tensor: Tensor, nodes: Sequence[Node]) -> bool:
     view = canvas.view
     shapes = canvas.subject.shapes or NO_SHAPES
     source, port = tensor
-    whole = element_count(shape_of(shapes, view.names[source], port))
-    sizes = [element_count(shape_of(shapes, view.names[node])) for node in nodes]
-    known = [size for size in sizes if size is not None]
-    if whole is None or len(known) < len(sizes):
-        return view.ops[source] in table.VARIABLE_VALUES
-    return sum(known) < whole
+    left = element_count(shape_of(shapes, view.names[source], port))
+    for node in nodes:
+        picked = element_count(shape_of(shapes, view.names[node]))
+        if left is None or picked is None:
+            return view.ops[source] in table.VARIABLE_VALUES
+        left -= picked
+    return left is not None and left > 0
 
 
 def retarget_casts(canvas: Canvas) -> Canvas:

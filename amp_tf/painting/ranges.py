@@ -20,10 +20,11 @@ Quotients by a constant and products of two different values are what the lists 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from amp_tf.oplists import table
-from amp_tf.painting.accuracy import NOTHING_KEPT, Kept
 from amp_tf.painting.canvas import Canvas
-from amp_tf.painting.decisions import Decision, Verdict, spread
+from amp_tf.painting.decisions import Decision, NodeDecision, Verdict, spread
 from amp_tf.painting.masks import Direction, NodeMask, indices
 from amp_tf.painting.reasons import Code
 from amp_tf.painting.value_graph import ValueGraph
@@ -83,7 +84,7 @@ def _constants_beyond_range(canvas: Canvas) -> tuple[NodeMask, NodeMask]:
     return lost, lost & ~(is_nearly_one & (values == 1))
 
 
-def keep_squares_and_quotients(values: ValueGraph) -> Kept:
+def keep_squares_and_quotients(values: ValueGraph) -> Iterator[NodeDecision]:
     """Keeps squares and quotients in float32 where the 16-bit type is float16, as powers and
     exponentials on its deny list are.
 
@@ -97,10 +98,10 @@ def keep_squares_and_quotients(values: ValueGraph) -> Kept:
         allow2 = MatMul(infer1, x)    f16
     """
     if values.precision is not Precision.FLOAT16:
-        return NOTHING_KEPT
+        return
     ranging = values.of_ops(table.RANGING) & ~_by_constants(values)
     found = ranging | values.squares | _by_reciprocals(values) | _by_gradients_of_roots(values)
-    return Kept.of((found & values.computes, Code.LEAVES_RANGE))
+    yield NodeDecision(found & values.computes, Code.LEAVES_RANGE)
 
 
 def _by_constants(values: ValueGraph) -> NodeMask:

@@ -20,7 +20,16 @@ from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists import table
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.decisions import Decision, Verdict
-from amp_tf.painting.masks import Direction, NodeMask, UnitMask, indices, units_of
+from amp_tf.painting.masks import (
+    Direction,
+    NodeMask,
+    UnitMask,
+    fixed_units,
+    indices,
+    mask_of,
+    nodes_of,
+    units_of,
+)
 from amp_tf.painting.reasons import Code
 
 
@@ -45,10 +54,15 @@ def find_clusters(canvas: Canvas) -> Canvas:
     of_lists: NodeMask = view.of_kinds(map(handles_lists, view.of_kind), np.bool_)
     if not of_lists.any():
         return canvas
-    units = {node: list_units(view, node) for node in indices(of_lists)}
-    element = {node: unit for node, (unit, _) in units.items() if unit is not None}
-    handle = {node: unit for node, (_, unit) in units.items() if unit is not None}
-    is_unseen = _unseen(canvas, of_lists).tobytes()
+    element: dict[Node, Unit] = {}
+    handle: dict[Node, Unit] = {}
+    for node in indices(of_lists):
+        of_element, of_handle = list_units(view, node)
+        if of_element is not None:
+            element[node] = of_element
+        if of_handle is not None:
+            handle[node] = of_handle
+    is_unseen = _unseen(canvas, of_lists)
     everywhere = np.ones(view.unit_count, np.bool_)
     seen: set[Node] = set()
     escaping: list[Unit] = []
@@ -58,13 +72,14 @@ def find_clusters(canvas: Canvas) -> Canvas:
         if root in seen or root not in handle or not canvas.processable[element[root]]:
             continue
         reached = canvas.reach([handle[root]], everywhere, Direction.BOTH)
-        touched = {root, *(view.unit_nodes[unit] for unit in reached)}
-        cluster = {node: element[node] for node in sorted(touched & element.keys())}
+        touched = nodes_of(view, mask_of([handle[root], *reached], view.unit_count))
+        cluster = {node: element[node] for node in indices(touched) if node in element}
         seen.update(cluster)
-        touchable = [unit for unit in cluster.values() if canvas.processable[unit]]
-        if len(touchable) < len(cluster) or any(is_unseen[unit] for unit in reached):
-            escaping += touchable
-        clusters.append([*cluster.values()])
+        units = [*cluster.values()]
+        can_be_touched = canvas.processable[units]
+        if not can_be_touched.all() or is_unseen[[*reached]].any():
+            escaping += np.compress(can_be_touched, units).tolist()
+        clusters.append(units)
         pairs += _pairs(canvas, cluster, handle)
     if pairs:
         src, dst = np.concatenate([[canvas.src, canvas.dst], np.array(pairs, np.int32).T], axis=1)
@@ -84,9 +99,8 @@ def _unseen(canvas: Canvas, of_lists: NodeMask) -> UnitMask:
     get another type than its writers.
     """
     view = canvas.view
-    is_fixed = [slot.is_fixed for kind in view.of_kind for slot in kind.slots]
     boundaries = canvas.subject.calls | view.mask_with(table.TENSOR_LIST_BOUNDARIES)
-    into_lists: UnitMask = units_of(view, of_lists) & ~view.of_slots(np.array(is_fixed, np.bool_))
+    into_lists = units_of(view, of_lists) & ~fixed_units(view)
     return units_of(view, boundaries) | into_lists
 
 
@@ -95,16 +109,17 @@ def _pairs(
 ) -> Iterator[tuple[Unit, Unit]]:
     """Yields the elements of each writer upstream of a reader and of that reader."""
     view = canvas.view
-    writers = [node for node in cluster if view.ops[node] in table.TENSOR_LIST_WRITERS]
-    if not writers:
-        return
+    writers = view.mask_with(table.TENSOR_LIST_WRITERS)
     for node in cluster:
         if view.ops[node] not in table.TENSOR_LIST_READERS or node not in handle:
             continue
-        if canvas.processable[handle[node]]:
-            reached = canvas.reach([handle[node]], canvas.processable, Direction.BACKWARD)
-            upstream = {view.unit_nodes[unit] for unit in reached}
-            yield from ((cluster[each], cluster[node]) for each in writers if each in upstream)
+        if not canvas.processable[handle[node]]:
+            continue
+        reached = canvas.reach([handle[node]], canvas.processable, Direction.BACKWARD)
+        upstream = nodes_of(view, mask_of(reached, view.unit_count)) & writers
+        for writer in indices(upstream):
+            if writer in cluster:
+                yield cluster[writer], cluster[node]
 
 
 def match_clusters(canvas: Canvas) -> Canvas:
@@ -135,18 +150,21 @@ def match_clusters(canvas: Canvas) -> Canvas:
     """
     decisions = []
     for units in canvas.clusters:
-        denied = [unit for unit in units if canvas.deny[unit]]
-        allowed = [unit for unit in units if canvas.allow[unit]]
+        denied = np.compress(canvas.deny[units], units).tolist()
+        allowed = np.compress(canvas.allow[units], units).tolist()
         leading = denied or allowed
+        if not leading:
+            continue
         others = [unit for unit in units if unit not in leading]
-        causes = dict.fromkeys(others, leading[0]) if leading else {}
-        if denied:
-            escapes = any(canvas.code[unit] == Code.LIST_ESCAPES for unit in denied)
-            reason = Code.LIST_ESCAPES if escapes else Code.LIST_DENIED
-            decisions.append(Decision(Verdict.LEAVE, units, reason))
-            decisions.append(Decision(Verdict.DENY, others, reason, causes))
-        elif allowed:
+        causes = dict.fromkeys(others, leading[0])
+        if not denied:
             decisions.append(Decision(Verdict.ALLOW, others, Code.LIST_FOLLOWS, causes))
+            continue
+        reason = Code.LIST_DENIED
+        if (canvas.code[denied] == Code.LIST_ESCAPES).any():
+            reason = Code.LIST_ESCAPES
+        decisions.append(Decision(Verdict.LEAVE, units, reason))
+        decisions.append(Decision(Verdict.DENY, others, reason, causes))
     return canvas.after(*decisions)
 
 

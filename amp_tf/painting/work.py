@@ -51,13 +51,12 @@ def operations_of(view: GraphView, node: Node, shapes: Shapes) -> float | None:
     """The floating-point operations of one run of a product, ``None`` where the shapes that tell
     are not known.
     """
-    labels = (
-        value_of(view.protos[node], "equation").s.decode(errors="replace")
-        if view.ops[node] == "Einsum"
-        else ""
-    )
+    op = view.ops[node]
+    equation = ""
+    if op == "Einsum":
+        equation = value_of(view.protos[node], "equation").s.decode(errors="replace")
     outputs = shapes.output_shapes(view.names[node])
-    return count_operations(view.ops[node], input_shapes(view, node, shapes), outputs, labels)
+    return count_operations(op, input_shapes(view, node, shapes), outputs, equation)
 
 
 def count_operations(
@@ -68,11 +67,7 @@ def count_operations(
     """
     if op in CONVOLUTIONS:
         kernel, values = (_at(place, inputs, outputs) for place in CONVOLUTIONS[op])
-        if kernel is None or values is None or len(kernel) < 3 or any(size < 0 for size in kernel):
-            return None
-        taps = math.prod(kernel[:-2] if op in DEPTHWISE else kernel[:-1])
-        count = element_count(values)
-        return None if count is None else 2.0 * count * taps
+        return _count_convolution(kernel, values, reads_one_channel=op in DEPTHWISE)
     if equation and "." not in equation:
         return _count_einsum(equation, inputs)
     if len(inputs) < 2 or not outputs or outputs[0] is None:
@@ -80,23 +75,48 @@ def count_operations(
     if op in BATCHED:
         return _count_batched(inputs[0], inputs[1], outputs[0])
     # m·k, k·n and m·n elements make m·k·n multiplications: the root of the product of the three.
-    counts = [element_count(shape) for shape in (inputs[0], inputs[1], outputs[0])]
-    return None if None in counts else 2.0 * math.sqrt(math.prod(count or 0 for count in counts))
+    cubed = 1
+    for shape in (inputs[0], inputs[1], outputs[0]):
+        count = element_count(shape)
+        if count is None:
+            return None
+        cubed *= count
+    return 2.0 * math.sqrt(cubed)
+
+
+def _count_convolution(
+    kernel: Shape | None, values: Shape | None, reads_one_channel: bool
+) -> float | None:
+    """Each value that a filter reads or makes sums over the filter's taps."""
+    count = element_count(values)
+    if count is None or kernel is None or len(kernel) < 3 or min(kernel) < 0:
+        return None
+    summed = kernel[:-1]
+    if reads_one_channel:
+        summed = kernel[:-2]
+    return 2.0 * count * math.prod(summed)
 
 
 def _count_einsum(equation: str, inputs: Sequence[Shape | None]) -> float | None:
-    """Every choice of one index for each label is one multiplication."""
+    """Every choice of one index for each label is one multiplication.
+
+    A first dimension of unknown size is taken to be the batch.
+    """
     terms = equation.replace(" ", "").partition("->")[0].split(",")
     size_of: dict[str, int] = {}
     for labels, shape in zip(terms, inputs, strict=False):
         if shape is None or len(shape) != len(labels):
             return None
-        size_of.update(
-            {label: size for label, size in zip(labels, shape, strict=True) if size >= 0}
-        )
-    if any(label not in size_of for term in terms for label in term[1:]):
-        return None
-    return 2.0 * math.prod(size_of.get(label, NOMINAL_BATCH) for label in {*"".join(terms)})
+        for label, size in zip(labels, shape, strict=True):
+            if size >= 0:
+                size_of[label] = size
+    count = 1
+    for label in {*"".join(terms)}:
+        is_first = all(label not in term[1:] for term in terms)
+        if label not in size_of and not is_first:
+            return None
+        count *= size_of.get(label, NOMINAL_BATCH)
+    return 2.0 * count
 
 
 def _count_batched(first: Shape | None, second: Shape | None, result: Shape) -> float | None:
@@ -119,7 +139,9 @@ def _at(
 ) -> Shape | None:
     is_input, number = place
     shapes = inputs if is_input else outputs
-    return shapes[number] if number < len(shapes) else None
+    if number >= len(shapes):
+        return None
+    return shapes[number]
 
 
 class Runs(NamedTuple):
@@ -162,9 +184,12 @@ def find_loops(view: GraphView, links: Adjacency) -> tuple[list[Path], list[Path
     left = frozenset(view.nodes_with(table.LOOP_EXITS))
 
     def behind(node: Node) -> Path:
+        path = paths[node]
         if node in entered:
-            return (*paths[node], entered[node])
-        return paths[node][:-1] if node in left else paths[node]
+            return (*path, entered[node])
+        if node in left:
+            return path[:-1]
+        return path
 
     ready = entries
     while ready:
@@ -187,12 +212,16 @@ def _trip_count(view: GraphView, links: Adjacency, condition: Node) -> float:
         is_open[condition] = False
         return [*reach(links, [node], is_open, Direction.BACKWARD)]
 
+    # The terms of the condition, each a comparison of a counter and a bound, or something else.
     joined = {condition, *upstream(condition, table.CONJUNCTIONS)}
     terms = {source for node in joined for source, _ in view.inputs(node)} - joined
-    bounds = (upstream(term, table.COUNTING) for term in terms if view.ops[term] in table.BOUNDED)
-    counts = [
-        max((float(abs(whole_number(view.protos[node]) or 0)) for node in nodes), default=0.0)
-        for nodes in bounds
-    ]
-    known = [count for count in counts if count > 1]
-    return min(known if 0 < len(known) == len(terms) else [*known, TYPICAL])
+    counts = []
+    for term in terms:
+        count = TYPICAL
+        if view.ops[term] in table.BOUNDED:
+            numbers = (whole_number(view.protos[node]) for node in upstream(term, table.COUNTING))
+            bound = max((abs(number) for number in numbers if number is not None), default=0)
+            if bound > 1:
+                count = float(bound)
+        counts.append(count)
+    return min(counts, default=TYPICAL)
