@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -60,19 +59,7 @@ def run(args: argparse.Namespace) -> int:
         return 2
     issues = list(find_issues(facts))
     is_well = not any(issue.is_problem for issue in issues)  # notes do not count
-    if args.json:
-        found = {
-            "schema_version": SCHEMA_VERSION,
-            "is_well": is_well,
-            "versions": facts.versions,
-            "devices": facts.devices,
-            "costs": facts.hardware.costs.source,
-            "ways": facts.ways,
-            "trials": [dataclasses.asdict(trial) for trial in facts.trials],
-            "findings": [dataclasses.asdict(issue) for issue in issues],
-        }
-        print(json.dumps(found, indent=2))
-    elif not args.quiet:
+    if not args.quiet:
         print(render(facts, issues))
     return int(not is_well)
 
@@ -119,7 +106,6 @@ def _pairs(values: dict[str, str]) -> list[str]:
     return [f"  {name:16}{value or 'not installed'}" for name, value in values.items()]
 
 
-SCHEMA_VERSION = 1  #: of the JSON object's form
 SUPPORTED = ((2, 16), (2, 21))  #: the oldest and the newest TensorFlow, both included
 
 # The finder that amp_tf.pth adds, or what amp-tf run loads.
@@ -140,7 +126,6 @@ MATH_MODE_VARS = (
 class Issue:
     """A problem, or a note, that the user should know of."""
 
-    name: str  #: a word for programs
     is_problem: bool  #: whether amp_tf does not work as it should; else it is a note
     what: str  #: what was found
     fix: str  #: what to do
@@ -176,14 +161,18 @@ class MachineFacts:
             switches = Switches.from_env(self.environ)
         except ConfigError:
             switches = Switches()
-        pth = "read" if self.autostart else "not read"
-        if self.is_without_pth and not self.autostart:
+        switch = f"off (set {ENABLE_VAR}=1)"
+        if switches.graph_rewrite:
+            switch = "on"
+        pth = "not read"
+        if self.autostart:
+            pth = "read"
+        elif self.is_without_pth:
             pth = "left out"
-        return {
-            "switch": "on" if switches.graph_rewrite else f"off (set {ENABLE_VAR}=1)",
-            "amp_tf.pth": pth,
-            "loss scaling": "on for float16" if switches.loss_scaling else "off",
-        }
+        scaling = "off"
+        if switches.loss_scaling:
+            scaling = "on for float16"
+        return {"switch": switch, "amp_tf.pth": pth, "loss scaling": scaling}
 
 
 def is_without_pth() -> bool:
@@ -295,12 +284,12 @@ def _read_keras() -> dict[str, str]:
     return {"backend": backend, "policy": policy, "error": ""}
 
 
-def _problem(name: str, what: str, fix: str) -> Issue:
-    return Issue(name, True, what, fix)
+def _problem(what: str, fix: str) -> Issue:
+    return Issue(True, what, fix)
 
 
-def _note(name: str, what: str, fix: str) -> Issue:
-    return Issue(name, False, what, fix)
+def _note(what: str, fix: str) -> Issue:
+    return Issue(False, what, fix)
 
 
 def find_issues(facts: MachineFacts) -> Iterator[Issue]:
@@ -313,10 +302,8 @@ def find_issues(facts: MachineFacts) -> Iterator[Issue]:
     if failed:
         told = (f"{one.device}, {one.way}, {one.precision}: {one.failure}" for one in failed)
         yield _problem(
-            "trial",
             "; ".join(told),
-            "If no finding above explains it, please report this with the output of amp-tf doctor "
-            "--json",
+            "If no finding above explains it, please report this with the output of amp-tf doctor",
         )
 
 
@@ -325,7 +312,6 @@ def _issues_of_installation(facts: MachineFacts) -> Iterator[Issue]:
     oldest, newest = (".".join(map(str, bound)) for bound in SUPPORTED)
     if not SUPPORTED[0] <= tuple(int(part) for part in version.split(".")[:2]) <= SUPPORTED[1]:
         yield _problem(
-            "tensorflow",
             f"TensorFlow {version} is outside of what amp_tf is tested with, {oldest} to {newest}",
             f"pip install 'tensorflow>={oldest},<={newest}.*'",
         )
@@ -337,26 +323,22 @@ def _issues_of_installation(facts: MachineFacts) -> Iterator[Issue]:
     found = [name for name in DISTRIBUTIONS if name in present]
     if len(found) > 1:
         yield _problem(
-            "two-tensorflows",
             f"{' and '.join(found)} are installed over each other",
             f"pip uninstall {' '.join(found)}, then install one of them",
         )
     if facts.is_without_pth:
         yield _note(
-            "autostart",
             f"amp_tf is installed without amp_tf.pth, so {ENABLE_VAR}=1 alone does nothing",
             "Write amp-tf run -- python script.py, or amp_tf.enable() in the script",
         )
     elif not facts.autostart:
         yield _problem(
-            "autostart",
             f"{sys.executable} does not read amp_tf.pth, so {ENABLE_VAR}=1 alone does nothing",
             "Install amp-tf with pip into this environment, without -t, or write amp-tf run -- "
             "python script.py",
         )
     if facts.plugins:
         yield _problem(
-            "plugin",
             "another graph optimizer plugin is loaded, and TensorFlow takes only one: "
             f"{', '.join(facts.plugins)}",
             "Uninstall that plugin, or unset TF_PLUGGABLE_DEVICE_LIBRARY_PATH; XLA functions are "
@@ -369,16 +351,14 @@ def _issues_of_keras(facts: MachineFacts) -> Iterator[Issue]:
     policy = facts.keras["policy"]
     error = facts.keras["error"]
     if error and facts.versions["keras"]:
-        yield _problem("keras", f"Keras cannot be imported: {error}", "Check KERAS_BACKEND")
+        yield _problem(f"Keras cannot be imported: {error}", "Check KERAS_BACKEND")
     elif backend not in ("", "tensorflow"):
         yield _problem(
-            "keras-backend",
             f"Keras computes with {backend}, which amp_tf does not reach",
             "Set KERAS_BACKEND=tensorflow, or change backend in ~/.keras/keras.json",
         )
     if policy not in ("", "float32"):
         yield _note(
-            "policy",
             f"Keras' dtype policy is {policy} by default: layers cast by themselves, amp_tf "
             "converts what is left",
             'Take one of the two. For amp_tf: "floatx": "float32" in ~/.keras/keras.json, no '
@@ -390,14 +370,12 @@ def _issues_of_devices(facts: MachineFacts) -> Iterator[Issue]:
     why = resolve_target(AmpConfig(), facts.hardware).why_none
     if why:
         yield _note(
-            "hardware",
             f"precision auto converts nothing here: {why}",
             "AMP_TF_PRECISION=bfloat16 converts anyway, for instance to look at accuracy, but it "
             f"is slower; to see the accuracy of training on a GPU: {ON_GPU}",
         )
     if facts.is_without_gpu:
         yield _note(
-            "gpu",
             "this TensorFlow is built for NVIDIA GPUs and sees none: it computes on the CPU",
             "If there is one, see that nvidia-smi lists it (else install the driver; a container "
             "needs --gpus all), that its libraries are installed (pip install "
@@ -406,7 +384,6 @@ def _issues_of_devices(facts: MachineFacts) -> Iterator[Issue]:
     rounding = [device["name"] for device in facts.devices if device.get("tf32")]
     if rounding:
         yield _note(
-            "tf32",
             f"{', '.join(rounding)}: products that stay in float32 are computed in TF32, which "
             "rounds as float16 does",
             "Where they must be exact, write "
@@ -419,7 +396,6 @@ def _issues_of_devices(facts: MachineFacts) -> Iterator[Issue]:
             modes.append(name)
     if modes:
         yield _note(
-            "math-mode",
             f"{' and '.join(modes)}: where the CPU has AMX (or Arm's bf16), oneDNN rounds the "
             "operands of all float32 products of the process to 16 bit, also of those that amp_tf "
             "keeps in float32",
@@ -434,31 +410,29 @@ def _issues_of_settings(environ: Mapping[str, str]) -> Iterator[Issue]:
     unknown = find_unknown_variables(environ)
     if unknown:
         close = ", ".join(dict.fromkeys(close for _, close in unknown if close))
-        yield _note(
-            "variable",
-            "not variables of amp_tf, so they change nothing: "
-            f"{', '.join(name for name, _ in unknown)}",
-            f"Write {close}" if close else "docs/variables.md lists the variables",
-        )
+        names = ", ".join(name for name, _ in unknown)
+        fix = "docs/variables.md lists the variables"
+        if close:
+            fix = f"Write {close}"
+        yield _note(f"not variables of amp_tf, so they change nothing: {names}", fix)
     try:
         config = AmpConfig.from_env(environ)
         switches = Switches.from_env(environ)
     except ConfigError as error:
         what = f"{error.where}: {error.what}: everything stays in float32"
-        yield _problem("setting", what, error.fix)
+        yield _problem(what, error.fix)
         return
     entries = op_names.find_unknown(config)
     if entries:
         guesses = "".join(dict.fromkeys(entry.guess for entry in entries))
         yield _note(
-            "op-name",
             "; ".join(f"{entry.where}: {entry.what}" for entry in entries),
             f"{guesses}An op of a library of your own counts once the program has loaded it",
         )
     others = {name: text for name, text in environ.items() if name != DISABLE_VAR}
     if Switches.from_env(others).any and not switches.any:
         what = f"{DISABLE_VAR} is set and wins over {ENABLE_VAR}"
-        yield _note("disabled", what, f"Unset {DISABLE_VAR}")
+        yield _note(what, f"Unset {DISABLE_VAR}")
 
 
 def run_calibrate(args: argparse.Namespace) -> int:

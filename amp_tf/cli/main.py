@@ -18,13 +18,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import amp_tf
-from amp_tf.config import GOALS, LEVELS, LIST_NAMES, PRECISIONS, TARGETS, WEIGHTS
+from amp_tf.config import PRECISIONS, TARGETS, WEIGHTS
 from amp_tf.errors import AmpError
 from amp_tf.values import dtype_name
 
 _KILLED = 128  # what a shell adds to the number of the signal that ended a command
 DEFAULT_SIGNATURE = "serving_default"
-STDOUT = "-"  #: as the name of a file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,16 +49,10 @@ _ABOUT = (
     "Automatic mixed precision for TensorFlow, which TF_ENABLE_AUTO_MIXED_PRECISION=1 turns on in "
     "any program."
 )
-_LISTS = (
-    f"--LIST-add OPS puts op types, comma-separated, on a list: {', '.join(LIST_NAMES)}; "
-    "--LIST-remove OPS takes them "
-    "off it. An op is on one list at most: allow is converted, infer and clear next to it, deny "
-    "is not."
-)
 
 
 def add_settings(parser: argparse.ArgumentParser, *, has_target: bool = True) -> None:
-    """Adds the settings as options; those that are not given leave the environment's unchanged."""
+    """Adds settings as options; those that are not given leave the environment's unchanged."""
     parser.add_argument(
         "--precision",
         type=dtype_name,
@@ -79,26 +72,13 @@ def add_settings(parser: argparse.ArgumentParser, *, has_target: bool = True) ->
             ),
         )
     parser.add_argument(
-        "--goal", choices=GOALS, help="convert for speed, or for the largest batch (memory)"
+        "--keep-float32",
+        metavar="PATTERNS",
+        action="append",
+        default=[],
+        help=f"what stays in float32: {_PATTERNS}",
     )
-    parser.add_argument(
-        "--level",
-        type=str.upper,
-        choices=LEVELS,
-        help=(
-            "UNSAFE_FORCE_ALL converts all it can, TREAT_INFER_AS_DENY less, TENSOR_CORES_ONLY on "
-            "GPUs the allow list"
-        ),
-    )
-    patterns: dict[str, Any] = {"metavar": "PATTERNS", "action": "append"}
-    parser.add_argument("--keep-float32", **patterns, help=f"what stays in float32: {_PATTERNS}")
-    parser.add_argument(
-        "--force-f16", **patterns, help=f"what is converted if it can be: {_PATTERNS}"
-    )
-    lists = parser.add_argument_group("op lists", _LISTS)
-    for name in LIST_NAMES:
-        lists.add_argument(f"--{name}-add", help=argparse.SUPPRESS)
-        lists.add_argument(f"--{name}-remove", help=argparse.SUPPRESS)
+    parser.epilog = "Other settings are those of the environment variables (docs/variables.md)."
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -215,24 +195,11 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
         help=f"the signature to call; by default {DEFAULT_SIGNATURE}",
     )
     parser.add_argument(
-        "--batch-size",
-        metavar="N",
-        type=int,
-        help="call it once for each N rows of the arrays; by default once for all of them",
-    )
-    parser.add_argument(
         "--steps",
         metavar="N",
         type=int,
         default=8,
         help="run the step on at most N batches; by default 8",
-    )
-    parser.add_argument(
-        "--json",
-        metavar="FILE",
-        nargs="?",
-        const=STDOUT,
-        help="write everything as JSON; without FILE, print it",
     )
     parser.add_argument(
         "--output",
@@ -299,7 +266,6 @@ def _add_time(parser: argparse.ArgumentParser) -> None:
         default=10.0,
         help="begin no further round after N minutes; by default 10",
     )
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
     add_settings(parser, has_target=False)  # its runs are on this machine's devices
 
 
@@ -316,9 +282,7 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
-    output = parser.add_mutually_exclusive_group()
-    output.add_argument("--json", action="store_true", help="print everything as one JSON object")
-    output.add_argument(
+    parser.add_argument(
         "--quiet", action="store_true", help="print nothing; only set the exit status"
     )
     parser.add_argument(

@@ -36,7 +36,7 @@ from amp_tf.reporting.figures import GraphReport, percent
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
 from amp_tf.tools.progress import during, on_stderr
-from amp_tf.values import read_batch, read_names, read_patterns
+from amp_tf.values import read_batch, read_patterns
 
 _GRAPHS = (".pb", ".pbtxt")
 
@@ -49,8 +49,12 @@ def run_rewrite(args: argparse.Namespace) -> int:
     _check_options(args, is_model)
     # The file is looked at before anything is written, and the copy may come in the place of the
     # original.
-    expected = _answer(args, args.source) if args.check else {}
-    convert = _convert_model if is_model else _convert_graph
+    expected = {}
+    if args.check:
+        expected = _answer(args, args.source)
+    convert = _convert_graph
+    if is_model:
+        convert = _convert_model
     with during(on_stderr("amp-tf rewrite"), f"rewriting {args.source}"):
         report, ends = convert(args, config, batch)
     if ends:
@@ -80,7 +84,9 @@ def _check_options(args: argparse.Namespace, is_model: bool) -> None:
             fix = "Name another file, or replace it with --force; nothing was written"
             raise AmpError(what, where=args.result, fix=fix)
     if not is_model and (args.check or args.weights != WEIGHTS[0]):
-        where = "--check" if args.check else "--weights"
+        where = "--weights"
+        if args.check:
+            where = "--check"
         fix = "Name a SavedModel's folder or a Keras file, or leave it out"
         raise AmpError("is for models, and this is a GraphDef file", where=where, fix=fix)
     if args.check and args.dry_run:
@@ -95,17 +101,21 @@ def _check_options(args: argparse.Namespace, is_model: bool) -> None:
 
 def _tell_result(args: argparse.Namespace, report: RewriteReport) -> None:
     """Prints to stderr what was written."""
+    is_or_would = "is"
+    if args.dry_run:
+        is_or_would = "would be"
     if not report.converted:
         result = args.result or "The result"
-        what = "would be" if args.dry_run else "is"
-        print(f"{result} {what} an unconverted copy of {args.source}.", file=sys.stderr)
+        print(f"{result} {is_or_would} an unconverted copy of {args.source}.", file=sys.stderr)
     elif not args.dry_run:
         print(f"{args.result} is written.", file=sys.stderr)
 
 
 def _read_batch(args: argparse.Namespace) -> Any:
     """Reads the batch sizes of ``--batch``; returns ``None`` where it is not given."""
-    return None if args.batch is None else read_batch(args.batch, "--batch")
+    if args.batch is None:
+        return None
+    return read_batch(args.batch, "--batch")
 
 
 def _convert_model(
@@ -193,7 +203,9 @@ def _errors(args: argparse.Namespace, expected: Mapping[str, Any]) -> Iterator[s
         off = np.abs(wanted - got)[finite]
         most = np.max(off, initial=0)
         largest = np.max(np.abs(wanted), initial=0, where=finite)
-        share = f", {most / largest:.2%} of the largest value" if largest else ""
+        share = ""
+        if largest:
+            share = f", {most / largest:.2%} of the largest value"
         mean = off.sum() / max(off.size, 1)
         yield f"{name}: error at most {most:.3g}{share}, {mean:.3g} on average"
 
@@ -241,12 +253,17 @@ def run_explain(args: argparse.Namespace) -> int:
     graph = found.graph
     _check_preserved(args.preserve, graph)
     functions = {function.signature.name: function for function in graph.library.function}
+    body = graph
+    preserve = (*args.preserve, *found.preserve)
     home = _home_of(args, graph, functions)
+    if home:
+        body = functions[home]
+        preserve = ()  # as the rewrite does
     explanation = explain(
-        functions[home] if home else graph,
+        body,
         args.node,
         config,
-        preserve=() if home else (*args.preserve, *found.preserve),  # as the rewrite does
+        preserve=preserve,
         hardware=hardware,
         library=graph.library,
         where=args.graph,
@@ -332,7 +349,10 @@ def run_report(args: argparse.Namespace) -> int:
         fix = "Name a file as AMP_TF_REPORT or amp_tf.report().save(…) wrote it"
         raise FileError(what, where=" ".join(args.sources), fix=fix) from error
     if not (args.html or args.json):
-        lines = [json.dumps(documents[0] if len(documents) == 1 else documents)]
+        found: Any = documents
+        if len(documents) == 1:
+            found = documents[0]
+        lines = [json.dumps(found)]
     print(*map(printable, lines), sep="\n")
     return 0
 
@@ -383,34 +403,28 @@ def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def read_config(args: argparse.Namespace) -> AmpConfig:
-    """Returns the environment's settings, changed by the options: lists are extended, other
+    """Returns the environment's settings, changed by the options: patterns are added, other
     settings replaced.
     """
     replaced = {}
-    extended = {}
-    for field in dataclasses.fields(AmpConfig):
-        value = getattr(args, field.name, None)
-        if value is None:
-            continue
-        if not isinstance(field.default, tuple):
-            replaced[field.name] = value
-        elif isinstance(value, str):
-            extended[field.name] = read_names(value, field.name)
-        else:
-            extended[field.name] = tuple(
-                pattern for text in value for pattern in read_patterns(text, field.name)
-            )
+    for field in ("precision", "target"):
+        value = getattr(args, field, None)
+        if value is not None:
+            replaced[field] = value
     config = AmpConfig.from_env(without=list(replaced))
-    for name, items in extended.items():
-        replaced[name] = (*getattr(config, name), *items)
-    return dataclasses.replace(config, **replaced)
+    patterns = list(config.keep_float32)
+    for text in args.keep_float32:
+        patterns += read_patterns(text, "keep_float32")
+    return dataclasses.replace(config, keep_float32=tuple(patterns), **replaced)
 
 
 def hardware_for(config: AmpConfig) -> Hardware:
     """Returns the devices to rewrite for: any current GPU for ``--target gpu``, else this machine's
     CPU.
     """
-    return Hardware((MIN_COMPUTE_CAPABILITY,)) if config.target == "gpu" else Hardware.detect_cpu()
+    if config.target == "gpu":
+        return Hardware((MIN_COMPUTE_CAPABILITY,))
+    return Hardware.detect_cpu()
 
 
 def load_signature(source: str, name: str) -> tuple[Any, Any]:
@@ -449,7 +463,7 @@ def read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
                 raise ValueError("it holds one array, without a name")
             arrays = {name: file[name] for name in file.files}
     except Exception as error:  # empty, cut off, damaged, or of a size that it has not
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        why = getattr(error, "strerror", None) or error
         raise AmpError(f"cannot be read ({why})", where=path, fix=fix) from None
     if sorted(arrays) != sorted(wanted):
         given = ", ".join(sorted(arrays)) or "none"

@@ -19,16 +19,11 @@ from pathlib import Path
 
 import _amp_tf_start
 from amp_tf.cli.main import COMMANDS, main
-from amp_tf.config import (
-    DISABLE_VAR,
-    ENABLE_VAR,
-    SWITCH_VARS,
-    AmpConfig,
-    Switches,
-    variables_of,
-)
+from amp_tf.config import ENABLE_VAR, Switches
 from amp_tf.errors import ConfigError
 
+NOT_STARTED = 126  #: the status of a shell where a command cannot be started
+NOT_FOUND = 127  #: and where there is none
 _BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 
 
@@ -36,7 +31,9 @@ def run(args: argparse.Namespace) -> int:
     """Replaces this process by the command; the status is a shell's where it cannot be run, 2
     without one.
     """
-    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    command = args.command
+    if command[:1] == ["--"]:
+        command = command[1:]
     if not command:
         print("amp-tf run: no command. Write: amp-tf run -- python train.py", file=sys.stderr)
         return 2
@@ -51,7 +48,9 @@ def run(args: argparse.Namespace) -> int:
             "PATH.",
             file=sys.stderr,
         )
-        return 127 if isinstance(error, FileNotFoundError) else 126  # the exit statuses of a shell
+        if isinstance(error, FileNotFoundError):
+            return NOT_FOUND
+        return NOT_STARTED
 
 
 def switched_on(environ: Mapping[str, str]) -> dict[str, str]:
@@ -83,31 +82,6 @@ def bootstrapped(environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def environment_of_run(config: AmpConfig, *, is_on: bool) -> dict[str, str]:
-    """Returns the environment for a command that runs with amp_tf on by a configuration, or off,
-    whatever the program itself turns on.
-    """
-    ours = (DISABLE_VAR, *SWITCH_VARS[:2])
-    others = {name: text for name, text in os.environ.items() if name not in ours}
-    environ = {**bootstrapped(others), **variables_of(config)}
-    environ[ENABLE_VAR if is_on else DISABLE_VAR] = "1"
-    return environ
-
-
-_OURS = "INFO:absl:amp_tf"
-_LAST_WORDS = 200  # characters of the output of a run that failed
-
-
-def how_it_ended(status: int, output: str) -> str:
-    """Returns how a run of a command failed, with the last line that it printed itself."""
-    how = f"signal {-status}" if status < 0 else f"status {status}"
-    last = "it printed nothing"
-    for line in output.splitlines():
-        if line.strip() and not line.startswith(_OURS):
-            last = line[-_LAST_WORDS:].strip()
-    return f"it ended with {how}: {last}"
-
-
 USAGE = (
     "usage: python -m amp_tf [-m module | script.py] [arguments of the script ...]\n"
     f"       python -m amp_tf {'|'.join(COMMANDS)} [arguments, as for amp-tf]"
@@ -127,7 +101,9 @@ def run_script(arguments: list[str]) -> int:
         print(USAGE)
         return 0
     as_module = arguments[:1] == ["-m"]
-    rest = arguments[1:] if as_module else arguments
+    rest = arguments
+    if as_module:
+        rest = arguments[1:]
     if not rest or rest[0].startswith("-"):
         print(USAGE, file=sys.stderr)
         return 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -13,19 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from amp_tf.cli.compare import started
 from amp_tf.cli.models import read_config
-from amp_tf.cli.run import environment_of_run, how_it_ended
+from amp_tf.cli.programs import environment_of_run, how_it_ended, run_program
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.tools.progress import on_stderr
-from amp_tf.tools.timing import FOLDER, PYTHON, STEP
-from amp_tf.tools.timing.recording import LEAST
+from amp_tf.tools.starting import FOLDER, PYTHON, TOOL
+from amp_tf.tools.timing.recording import LEAST, STEP
 from amp_tf.tools.timing.rounds import Run, Timed, take_rounds
 
 TOO_NOISY = 1
-_PATIENCE_S = 10.0  # a program that is ended may save something first, or ignore it
-_GLANCE_S = 0.1
 _A_STEP = (
     "A step is a batch of fit, evaluate or predict, a call of a tf.function, or a run of a session"
 )
@@ -42,8 +38,10 @@ def run(args: argparse.Namespace) -> int:
         progress=on_stderr("amp-tf time"),
     )
     timed = Timed(program.step, program.device, program.summary, float32, mixed)
-    print(json.dumps(timed.to_dict(), indent=1) if args.json else timed)
-    return 0 if timed.verdict.is_known else TOO_NOISY
+    print(timed)
+    if timed.verdict.is_known:
+        return 0
+    return TOO_NOISY
 
 
 @dataclasses.dataclass
@@ -66,17 +64,18 @@ class TimedScript:
             place = Path(name)
             output = place / "output.txt"
             environ = environment_of_run(self.config, is_on=is_mixed)
-            environ |= {FOLDER: name, STEP: self.step}
+            environ |= {TOOL: "timing.recording", FOLDER: name, STEP: self.step}
             begin = time.perf_counter()
             try:
-                with output.open("wb") as log, started(self.command, environ, log) as program:
-                    _wait(program, place)
+                status = run_program(
+                    self.command, environ, output, lambda: any(place.glob("*.json"))
+                )
             except OSError as error:
                 raise self._error(f"cannot be started ({error.strerror})") from None
             answer = _read_answer(place)
             if not answer.get("is_enough"):
                 text = output.read_text(errors="replace")
-                self._check_end(program.returncode, text, answer, (place / PYTHON).exists())
+                self._check_end(status, text, answer, (place / PYTHON).exists())
         self.step = answer["step"]
         self.device = answer["device"]
         if is_mixed:
@@ -111,15 +110,6 @@ class TimedScript:
 
     def _error(self, what: str, fix: str = "") -> AmpError:
         return AmpError(what, where=" ".join(self.command), fix=fix)
-
-
-def _wait(program: subprocess.Popen[bytes], place: Path) -> None:
-    """Waits until the program ends, or a while longer than until it has answered."""
-    deadline = float("inf")
-    while program.poll() is None and time.monotonic() < deadline:
-        time.sleep(_GLANCE_S)
-        if deadline == float("inf") and any(place.glob("*.json")):
-            deadline = time.monotonic() + _PATIENCE_S
 
 
 def _read_answer(place: Path) -> dict[str, Any]:

@@ -11,19 +11,21 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from amp_tf.cli.compare import compare_script, started
+from amp_tf.cli.compare import compare_script
 from amp_tf.cli.models import hardware_for, read_config
-from amp_tf.cli.run import environment_of_run, how_it_ended
+from amp_tf.cli.programs import environment_of_run, how_it_ended, run_program
 from amp_tf.config import AmpConfig, variable_of
 from amp_tf.errors import AmpError, ConfigError
 from amp_tf.reporting import files
+from amp_tf.tools import keeping
+from amp_tf.tools.comparing.comparison import Comparison
 from amp_tf.tools.comparing.training import CompareRequest
 from amp_tf.tools.progress import on_stderr
-from amp_tf.tools.tuning import ANSWER, FOLDER
+from amp_tf.tools.starting import FOLDER, TOOL
+from amp_tf.tools.tuning.metrics import ANSWER
 from amp_tf.tools.tuning.result import Goal, Outcome, read_goal
 from amp_tf.tools.tuning.tuning import EVERYTHING, Journal, Tuning, Way, made_for
 from amp_tf.values import file_of_patterns
@@ -71,8 +73,7 @@ def run(args: argparse.Namespace) -> int:
         return NOT_FOUND
     tuned.write(path)
     journal.remove()
-    reads = f"{variable_of('keep_float32')}={file_of_patterns(path)} reads it"
-    print(f"{path} is written. {reads}; keep it beside the model.")
+    print(f"{keeping.is_written(path)}; keep it beside the model.")
     return 0
 
 
@@ -88,8 +89,7 @@ def _goal(args: argparse.Namespace) -> Goal:
             raise ConfigError(what, where="--metric", fix=fix) from None
         if groups != 1:
             raise ConfigError(f"{pattern!r} has {groups} groups", where="--metric", fix=fix)
-    asked = {field: getattr(args, field) for field in ("max_drop", "max_rise", "max_runs")}
-    return read_goal(args.metric, **asked, name=lambda field: f"--{field.replace('_', '-')}")
+    return read_goal(args.metric, args.max_drop, args.max_rise, args.max_runs)
 
 
 PRINTED = "stdout:"  #: before a regular expression for a number that the program prints
@@ -111,16 +111,16 @@ class TunedScript:
             prefix="run-", dir=self.folder, ignore_cleanup_errors=True
         ) as name:
             place = Path(name)
-            kept = EVERYTHING if way is Way.NOTHING else (*self.config.keep_float32, *patterns)
+            kept = (*self.config.keep_float32, *patterns)
+            if way is Way.NOTHING:
+                kept = EVERYTHING
             (place / _PATTERNS).write_text("\n".join(kept))  # a variable may be too short for them
             output = place / "output.txt"
-            environ = self._environ(way, place)
-            with output.open("wb") as log, started(self.command, environ, log) as program:
-                program.wait()
+            status = run_program(self.command, self._environ(way, place), output)
             text = output.read_text(errors="replace")
             value, failure = self._read_metric(place, text)
-            if program.returncode:
-                failure = how_it_ended(program.returncode, text)
+            if status:
+                failure = how_it_ended(status, text)
             if failure:
                 failed = self.folder / "failed.txt"
                 output.replace(failed)
@@ -145,18 +145,22 @@ class TunedScript:
             metrics = json.loads((place / ANSWER).read_text())
         if self.metric in metrics:
             return metrics[self.metric], ""
-        has = f"; its last fit has {', '.join(metrics)}" if metrics else ""
-        return None, f"the program gave no {self.metric}{has}"
+        failure = f"the program gave no {self.metric}"
+        if metrics:
+            failure += f"; its last fit has {', '.join(metrics)}"
+        return None, failure
 
-    def compare(self) -> Mapping[str, Any] | None:
+    def compare(self) -> Comparison | None:
         """Compares the first step; ``None`` where that fails, and stderr says why."""
-        with (self.folder / "compared.txt").open("wb") as log:
-            found = compare_script(self.command, CompareRequest(self.folder, self.config, 8), log)
-        return None if isinstance(found, int) else found["comparison"]
+        request = CompareRequest(self.folder, self.config, 8)
+        found = compare_script(self.command, request, self.folder / "compared.txt")
+        if isinstance(found, int):
+            return None
+        return found
 
     def _environ(self, way: Way, place: Path) -> dict[str, str]:
         environ = environment_of_run(self.config, is_on=way is not Way.FLOAT32)
-        environ[FOLDER] = str(place)
+        environ |= {TOOL: "tuning.metrics", FOLDER: str(place)}
         if way is not Way.FLOAT32:
             environ[variable_of("report_path")] = str(place)
             environ[variable_of("keep_float32")] = file_of_patterns(place / _PATTERNS)

@@ -10,10 +10,9 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from amp_tf.config import variable_of
-from amp_tf.graph.names import matcher
+from amp_tf.graph.names import Matcher, matcher
 from amp_tf.reporting import files
 from amp_tf.values import LAYER, NODE, file_of_patterns
 
@@ -38,16 +37,10 @@ def node_pattern(name: str) -> str:
     return NODE + name
 
 
-def explained(patterns: Iterable[str], findings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Returns the first finding of a comparison at a node of each pattern, in words."""
-    found = {}
-    for pattern in patterns:
-        is_for = matcher(pattern)
-        for finding in findings:
-            if is_for(finding["node"]):
-                found[pattern] = f"{finding['kind']} at {finding['node']}: {finding['why']}"
-                break
-    return found
+def any_matcher(patterns: Iterable[str]) -> Matcher:
+    """Returns the predicate on names of nodes that is true where any of some patterns matches."""
+    tests = list(map(matcher, patterns))
+    return lambda node: any(test(node) for test in tests)
 
 
 def write(
@@ -74,6 +67,12 @@ def write(
         text.append(pattern)
     with files.writing(path):
         files.write(path, "\n".join([*text, ""]))
+
+
+def is_written(path: str | Path) -> str:
+    """Tells that a file of patterns is written, and how it is read."""
+    reads = f"{variable_of('keep_float32')}={file_of_patterns(path)}"
+    return f"{path} is written. {reads} reads it"
 
 
 def _comment(words: str) -> str:

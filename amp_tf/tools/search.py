@@ -14,23 +14,20 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from amp_tf.graph.names import (
-    Matcher,
     is_gradient,
     is_within,
-    matcher,
     scope_of,
     scopes,
     whole_of,
     without_calls,
 )
 from amp_tf.oplists.table import PRODUCTS
-from amp_tf.tools.keeping import layer_pattern, node_pattern, scope_pattern
+from amp_tf.tools.keeping import any_matcher, layer_pattern, node_pattern, scope_pattern
 
 _Item = TypeVar("_Item")
 
@@ -109,7 +106,7 @@ def find_smallest(
 
     try:
         items = reduce(_find_prefix(tuple(ranked), asked), asked, None)
-        return _divided(items, asked, _LEAST_SHARE * sum(item.operations for item in ranked)), True
+        return _divided(items, asked, _LEAST_SHARE * _operations(ranked)), True
     except OutOfRunsError:
         return found, False
 
@@ -145,7 +142,11 @@ def _divided(items: Items, suffices: Callable[[Items], bool], least: float) -> I
 
 
 def _cost(items: Items) -> tuple[float, int]:
-    return sum(item.operations for item in items), len(items)
+    return _operations(items), len(items)
+
+
+def _operations(items: Iterable[Item | Node]) -> float:
+    return sum(item.operations for item in items)
 
 
 _NUMBERS = re.compile(r"(_\d+)+(?=/|$)|\d+")
@@ -162,11 +163,6 @@ class Node:
     pattern: str  #: for all nodes of that place; empty where it is no scope
     operations: float  #: of a product, floating-point operations in one run of its graph
 
-    @property
-    def item(self) -> Item:
-        """The node alone."""
-        return Item(self.name, (node_pattern(self.name),), self.operations)
-
 
 def find_items(report: Mapping[str, Any]) -> list[Item]:
     """Returns the items of a program, from its report in mixed precision, in the order of their
@@ -180,21 +176,25 @@ def find_items(report: Mapping[str, Any]) -> list[Item]:
         of_place.setdefault(node.place, []).append(node)
     alike: dict[tuple[Any, ...], list[Item]] = {}
     for place, inside in of_place.items():
-        forward = [node for node in inside if not is_gradient(node.name)]
-        structure = tuple(sorted((node.op, node.operations) for node in forward))
         pattern = inside[0].pattern
+        patterns = {pattern}
         if not pattern or any(_is_inside(other, place) for other in of_place):
-            patterns = patterns_of(node.item for node in inside)
-        else:
-            patterns = (pattern,)
-        item = Item(place, patterns, sum(node.operations for node in inside))
-        alike.setdefault((_NUMBERS.sub(_without_number, place), structure), []).append(item)
-    return [_joined(items) for items in alike.values()]
+            patterns = {node_pattern(node.name) for node in inside}
+        structure = []
+        for node in inside:
+            if not is_gradient(node.name):
+                structure.append((node.op, node.operations))
+        kind = _NUMBERS.sub(_without_number, place), *sorted(structure)
+        item = Item(place, tuple(sorted(patterns)), _operations(inside))
+        alike.setdefault(kind, []).append(item)
+    return list(map(_joined, alike.values()))
 
 
 def find_nodes(report: Mapping[str, Any]) -> list[Node]:
     """Returns the 16-bit nodes of all graphs, one of each name: that with most operations."""
-    rows = [row for graph in report["graphs"] for row in graph["nodes"]]
+    rows: list[Mapping[str, Any]] = []
+    for graph in report["graphs"]:
+        rows += graph["nodes"]
     forward = _forward_places(rows)
     found: dict[str, Node] = {}
     for row in rows:
@@ -227,14 +227,21 @@ def _place_of(name: str, layer: str, forward: Mapping[str, bool]) -> tuple[str, 
     place = scope_of(name)
     is_scope = bool(scopes(name))
     if is_gradient(name):  # in the innermost place around it
-        around = [scope for scope in forward if is_within(name, scope)]
-        place = max(around, key=len, default=place)
+        innermost = ""
+        for scope in forward:
+            if len(scope) > len(innermost) and is_within(name, scope):
+                innermost = scope
+        place = innermost or place
         is_scope = forward.get(place, False)
-    return place, scope_pattern(place) if is_scope else ""
+    if is_scope:
+        return place, scope_pattern(place)
+    return place, ""
 
 
 def _without_number(found: re.Match[str]) -> str:
-    return "" if found[0].startswith("_") else "#"
+    if found[0].startswith("_"):
+        return ""
+    return "#"
 
 
 def _is_inside(place: str, outer: str) -> bool:
@@ -246,42 +253,37 @@ def _joined(items: Sequence[Item]) -> Item:
     if len(items) == 1:
         return items[0]
     name = f"{items[0].name} and {len(items) - 1} like it"
-    return Item(name, patterns_of(items), sum(item.operations for item in items), tuple(items))
+    return Item(name, patterns_of(items), _operations(items), tuple(items))
 
 
-def rank(items: Iterable[Item], comparison: Mapping[str, Any] | None) -> list[Item]:
+def rank(items: Iterable[Item], findings: Sequence[str], errors: Mapping[str, float]) -> list[Item]:
     """Sorts items so that those come first that have to stay in float32 most probably, or cost
     least.
 
-    First come those at which the document of a comparison of one step, if there is one, finds what
-    goes wrong, in its order, which is that of their effect on the outputs; then those with most
-    local error for each operation that float32 would cost.
+    First come those with the nodes at which a comparison of one step finds what goes wrong, in the
+    order of these ``findings``; then those with most local error for each operation that float32
+    would cost, by the ``errors`` of nodes.
     """
     items = list(items)
-    compared = comparison or {}
-    everything = sum(item.operations for item in items) or 1.0
-    findings = [finding["node"] for finding in compared.get("findings", ())]
-    errors = {}
-    for row in compared.get("nodes", ()):
-        if row["has_truth"]:
-            error = float(row["local"] or 0.0)  # infinity is text
-            errors[row["name"]] = math.inf if math.isnan(error) else error
+    everything = _operations(items) or 1.0
 
     def key(item: Item) -> tuple[int, float]:
-        is_held = holder(item)
-        found = next((place for place, node in enumerate(findings) if is_held(node)), len(findings))
-        local = max((error for node, error in errors.items() if is_held(node)), default=0.0)
-        return found, -local / max(item.operations / everything, _LEAST_SHARE)
+        is_held = any_matcher(item.patterns)
+        place = 0
+        while place < len(findings) and not is_held(findings[place]):
+            place += 1
+        local = 0.0
+        for node, error in errors.items():
+            if error > local and is_held(node):
+                local = error
+        return place, -local / max(item.operations / everything, _LEAST_SHARE)
 
     return sorted(items, key=key)
 
 
-def holder(item: Item) -> Matcher:
-    """Returns the predicate on names of nodes that is true for those that an item keeps."""
-    tests = [matcher(pattern) for pattern in item.patterns]
-    return lambda node: any(test(node) for test in tests)
-
-
 def patterns_of(items: Iterable[Item]) -> tuple[str, ...]:
     """Returns the patterns of some items, each once, sorted."""
-    return tuple(sorted({pattern for item in items for pattern in item.patterns}))
+    found: set[str] = set()
+    for item in items:
+        found.update(item.patterns)
+    return tuple(sorted(found))

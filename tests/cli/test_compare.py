@@ -1,6 +1,5 @@
 """``amp-tf compare`` on SavedModels."""
 
-import json
 import re
 
 import numpy as np
@@ -37,12 +36,9 @@ def _inputs(tmp_path, scale):
 
 
 def test_a_healthy_model_has_status_0(model, tmp_path, capsys):
-    assert (
-        main(["compare", model, "--inputs", _inputs(tmp_path, 1), *ARGUMENTS, "--batch-size", "3"])
-        == 0
-    )
+    assert main(["compare", model, "--inputs", _inputs(tmp_path, 1), *ARGUMENTS]) == 0
     assert "healthy in float16" in (out := capsys.readouterr().out)
-    assert "3 batches" in out
+    assert "1 batch)" in out
 
 
 def test_one_that_goes_wrong_has_status_1_and_the_line(model, tmp_path, capsys):
@@ -53,10 +49,8 @@ def test_one_that_goes_wrong_has_status_1_and_the_line(model, tmp_path, capsys):
     assert "first/MatMul (MatMul" in out
     file = tmp_path / "keep.txt"
     output = ["--output", str(file)]
-    assert main(["compare", model, "--inputs", inputs, *ARGUMENTS, "--json", *output]) == 1
+    assert main(["compare", model, "--inputs", inputs, *ARGUMENTS, *output]) == 1
     out, err = capsys.readouterr()
-    found = json.loads(out)
-    assert found["mends"]
     assert f"{file} is written. AMP_TF_KEEP_FLOAT32=@{file} reads it." in err
     text = file.read_text()
     assert re.match(
@@ -64,7 +58,7 @@ def test_one_that_goes_wrong_has_status_1_and_the_line(model, tmp_path, capsys):
     )
     assert re.search(r"\n# overflow at \S*first/MatMul: ", text)
     patterns = [line for line in text.splitlines() if line and not line.startswith("#")]
-    assert patterns == found["patterns"]
+    assert f"AMP_TF_KEEP_FLOAT32={','.join(patterns)}\n" in out.replace("'", "")
     kept = ["--keep-float32", f"@{file}"]
     assert main(["compare", model, "--inputs", inputs, *ARGUMENTS, *kept, *output]) == 0
     assert file.read_text().startswith("# amp-tf compare: saved in float16; 1 batch, ")
@@ -90,10 +84,7 @@ def test_where_auto_converts_nothing_what_a_gpu_would_run_is_compared(
     ("options", "why"),
     [
         (["--steps", "0"], "0 is not a number of batches"),
-        (["--batch-size", "0"], "--batch-size: 0 is not a number of rows"),
-        (["--precision", "float16", "--target", "cpu", "--infer-remove", "Relux"], "Relux"),
         (["--output", "nowhere/keep.txt", *ARGUMENTS], "nowhere/keep.txt: cannot be written"),
-        (["--json", "nowhere/found.json", *ARGUMENTS], "nowhere/found.json: cannot be written"),
         (["--inputs", "none.npz"], "cannot be read (No such file or directory)"),
         *(
             (["--inputs", f"{name}.npz"], f"{name}.npz: cannot be read (")

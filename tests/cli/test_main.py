@@ -39,15 +39,13 @@ def test_what_argparse_answers(argument, status, out, error, capsys):
 
 
 @pytest.mark.parametrize("name", ["rewrite", "explain", "report", "compare", "tune", "time"])
-def test_the_options_for_op_lists_stand_once_at_the_end_of_a_help(name, capsys):
+def test_a_help_has_the_settings_that_are_options_and_says_where_the_others_are(name, capsys):
     with pytest.raises(SystemExit):
         command.main([name, "--help"])
     text = capsys.readouterr().out
-    options, heading, lists = text.partition("op lists:\n")
-    assert heading
-    assert "--keep-float32" in options
-    assert "-add" not in options
-    assert re.findall(r"--\S+", lists) == ["--LIST-add", "--LIST-remove"]
+    assert "--precision" in text
+    assert "--keep-float32" in text
+    assert text.endswith("those of the environment variables (docs/variables.md).\n")
 
 
 def test_an_option_is_not_guessed_by_its_beginning(capsys):
@@ -206,36 +204,19 @@ def _config(*arguments):
     return read_config(parser.parse_args(arguments))
 
 
-def test_options_win_and_lists_add_up_and_without_options_the_environment_counts(monkeypatch):
+def test_options_win_and_patterns_add_up_and_without_options_the_environment_counts(monkeypatch):
     monkeypatch.setenv("AMP_TF_PRECISION", "float16")
     monkeypatch.setenv("AMP_TF_KEEP_FLOAT32", "a,b")
     assert _config() == AmpConfig(precision="float16", keep_float32=("a", "b"))
-    lists = ("--keep-float32", "b{1,2},c", "--deny-add", "Relu, Tanh,")
-    others = (
-        "--target",
-        "gpu",
-        "--goal",
-        "memory",
-        "--level",
-        "unsafe_force_all",
-        "--clear-remove",
-        "Relu",
-    )
+    lists = ("--keep-float32", "b{1,2},c", "--keep-float32", "d")
     monkeypatch.setenv("AMP_TF_PRECISION", "bogus")  # where the option wins nobody reads it
-    kept = ("a", "b", "b{1,2}", "c")
-    named = {
-        "target": "gpu",
-        "goal": "memory",
-        "level": "UNSAFE_FORCE_ALL",
-        "clear_remove": ("Relu",),
-    }
-    expected = AmpConfig("bfloat16", keep_float32=kept, deny_add=("Relu", "Tanh"), **named)
-    assert _config("--precision", "bf16", *lists, *others) == expected
+    expected = AmpConfig("bfloat16", target="gpu", keep_float32=("a", "b", "b{1,2}", "c", "d"))
+    assert _config("--precision", "bf16", "--target", "gpu", *lists) == expected
     with pytest.raises(ConfigError, match="AMP_TF_PRECISION: 'bogus' is not a valid value"):
         _config(*lists)
     monkeypatch.delenv("AMP_TF_PRECISION")
     with pytest.raises(ConfigError, match="is not a regular expression"):
-        _config("--force-f16", "(")
+        _config("--keep-float32", "(")
 
 
 def test_a_gpu_target_does_not_need_a_gpu():

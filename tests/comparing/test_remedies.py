@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.graph.names import KerasLayer, matcher, recorded
+from amp_tf.graph.names import KerasLayer, recorded
 from amp_tf.hooks import layer_paths
-from amp_tf.tools.comparing.findings import _for_any_number, places_of
+from amp_tf.tools.comparing.findings import places_of
 from amp_tf.tools.search import reduce
 from tests.hooks import installing
 
@@ -131,26 +131,6 @@ def test_a_shorter_line_does_not_take_the_work_out_of_16_bit():
         "(^|/)network/one/(first|mul|Tanh)$",
         "(^|/)network/two/(second|mul|Tanh)$",
     )
-
-
-@pytest.mark.parametrize(
-    ("patterns", "expected"),
-    [
-        (("layer:net/block_1/norm", "layer:net/block_12/norm"), (r"layer:net/block(_\d+)?/norm",)),
-        (
-            ("layer:net/dense_1", "layer:net/dense_2", "layer:head"),
-            (r"layer:net/dense(_\d+)?", "layer:head"),
-        ),
-        (("(^|/)a/b_1/Mul$", "(^|/)a/b_2/Sum$"), ("(^|/)a/b_1/Mul$", "(^|/)a/b_2/Sum$")),
-    ],
-)
-def test_patterns_that_differ_in_numbers_alone_become_one(patterns, expected):
-    assert _for_any_number(patterns) == expected
-    tests = [matcher(pattern) for pattern in expected]
-    for name in ("net_1/block_1_1/norm_1/Mul", "net_1/dense_2/MatMul"):
-        assert any(test(name) for test in tests) == any(
-            matcher(pattern)(name) for pattern in patterns
-        )
 
 
 def test_the_places_around_a_node_are_its_layers_or_else_its_scopes():

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import time
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -16,13 +13,14 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.rewriting.pipeline import rewrite
 from amp_tf.tools.comparing import joining, nodes
+from amp_tf.tools.comparing.calls import Calls
 from amp_tf.tools.comparing.flattening import FlatStep
-from amp_tf.tools.comparing.functions import again, with_elements
+from amp_tf.tools.comparing.functions import elements
 from amp_tf.tools.comparing.joining import AMP, FLOAT32, JointGraph, RunnableStep
 from amp_tf.tools.comparing.nodes import nodes_run_once
+from amp_tf.tools.comparing.pipeline import compare
 from amp_tf.tools.comparing.steps import flat_step
 from amp_tf.tools.progress import silent
-from amp_tf.tools.train_functions import as_function, generated, kept
 from tests.rewriting import rewritten
 from tests.rewriting.test_folding import BLOCK
 from tests.rewriting.test_lifting import DENSE
@@ -258,39 +256,26 @@ def test_a_variable_among_the_arguments_stays_a_variable():
         w.assign_sub(0.1 * tf.matmul(x, x))
         return tf.reduce_sum(tf.matmul(x, w))
 
-    calls = [
-        kept((given, {}))
-        for given in ((VALUES, weight), (VALUES, other), (tf.constant(VALUES), weight))
-    ]
-    function, batches = as_function("step", step, calls)
-    assert len(batches) == 2  # the one with another variable is another step
-    found = amp_tf.compare(function, batches, CONFIG)
+    calls = Calls("step", step, None, 3)
+    calls.keep(VALUES, weight)
+    calls.keep(VALUES, other)
+    calls.keep(tf.constant(VALUES), weight)
+    calls.keep(VALUES, weight)
+    assert len(calls.kept) == 3  # as many as are wanted
+    flat = flat_step(calls, calls.kept, 3)
+    assert len(flat.batches) == 2  # the one with another variable is another step
+    found = compare(calls, calls.kept, CONFIG)
+    assert found.name == "step"
     assert [(output.kind, output.name) for output in found.outputs if output.kind == "update"] == [
         ("update", "Variable")
     ]
     np.testing.assert_array_equal(weight, np.ones((16, 16)))
 
 
-def test_what_was_taken_of_an_iterator_is_known_also_where_a_dataset_is_empty():
-    data = tf.data.Dataset.range(6)
-    iterator = iter(data)
-    empty = data.take(0)
-    taken = {}
-    with pytest.raises(amp_tf.GraphError, match="is empty"):
-        with_elements(lambda *_: None, ((iterator, empty), {}), 4, taken)
-    assert [int(one) for one in taken[id(iterator)]] == [0, 1, 2, 3]
-    assert [int(one) for one in itertools.islice(again(taken[id(iterator)], iterator), 9)] == list(
-        range(6)
-    )
-
-
-def test_what_python_yields_is_asked_for_when_it_is_needed():
-    asked = []
-    iterator = iter(
-        generated(lambda: (asked.append(n) or float(n) for n in range(3)), tf.TensorSpec(()))
-    )
-    assert next(iterator) == 0
-    time.sleep(
-        0.2
-    )  # TensorFlow's thread, with which the program may hang at its end, would ask for the others
-    assert asked == [0]
+def test_an_iterator_that_is_given_twice_gives_an_element_to_both():
+    iterator = iter(tf.data.Dataset.range(6))
+    calls = elements(((iterator, 7), {"other": iterator}), 4)
+    assert [(int(one), seven, int(more["other"])) for (one, seven), more in calls] == [
+        (number, 7, number) for number in range(4)
+    ]
+    assert elements(((tf.data.Dataset.range(0), iterator), {}), 4) == []

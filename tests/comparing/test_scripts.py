@@ -5,7 +5,6 @@ planted error each.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import subprocess
@@ -16,7 +15,6 @@ import pytest
 
 from amp_tf.cli.main import main
 from amp_tf.config import AmpConfig
-from amp_tf.hooks import state
 from amp_tf.tools.comparing.training import CompareRequest, Training
 from tests import processes, zygote
 from tests.hooks import running
@@ -60,9 +58,9 @@ def compare(tmp_path, monkeypatch, capfd):
     ],
 )
 def test_the_planted_error_comes_first_and_the_line_holds_when_the_script_runs_with_amp_tf(
-    compare, script, precision, node, kind, force, tmp_path
+    compare, script, precision, node, kind, force, tmp_path, monkeypatch
 ):
-    forced = ["--force-f16", force] if force else []  # where the rules prevent it by themselves
+    monkeypatch.setenv("AMP_TF_FORCE_F16", force)  # where the rules prevent it by themselves
     options = [
         "--precision",
         precision,
@@ -70,20 +68,13 @@ def test_the_planted_error_comes_first_and_the_line_holds_when_the_script_runs_w
         "cpu",
         "--steps",
         "4",
-        "--json",
-        "found.json",
-        *forced,
     ]
     options += ["--output", "keep.txt"]
     ended = compare(SCRIPTS / f"{script}.py", *options)
     assert ended.status == 1, ended.err
-    found = json.loads((tmp_path / "found.json").read_text())
-    first = found["findings"][0]
-    assert first["kind"] == kind
-    assert first["node"].endswith(node)
-    assert found["mends"]
-    assert f"What to write (fixes all outputs; {found['products_kept']} of" in ended.out
-    assert found["line"] in ended.out
+    assert re.search(rf"^1\. {kind}: \S*{node} \(", ended.out, re.MULTILINE), ended.out
+    assert "What to write (fixes all outputs; " in ended.out
+    assert "\n  AMP_TF_KEEP_FLOAT32=" in ended.out
     variables = {running.SWITCH: "1", "AMP_TF_PRECISION": precision}
     for patterns in ("", "@keep.txt"):
         variables["AMP_TF_KEEP_FLOAT32"] = patterns
@@ -166,30 +157,26 @@ print("trained on", *model.fit(x, x[:, :1], batch_size=8, verbose=0).history["lo
 """
 
 
-@pytest.fixture(autouse=True)
-def forgotten():
-    state.current().warned.clear()
-    yield
-    state.current().warned.clear()
-
-
 def _fail(folder):
     training = Training(CompareRequest(folder, AmpConfig(), 8))
-    with training.surviving():
+    with pytest.raises(SystemExit) as ended, training.answering():
         raise ValueError("no data")
-    return training
-
-
-def test_a_program_goes_on_where_the_command_has_ended(tmp_path):
-    training = _fail(tmp_path / "gone")
+    assert ended.value.code == 2
     assert not training.is_awaited
+    assert not training.claim()
 
 
-def test_what_another_process_found_stays(tmp_path):
+def test_a_program_ends_also_where_the_command_has_ended(tmp_path):
+    _fail(tmp_path / "gone")
+
+
+def test_what_another_process_found_counts_more_than_an_error(tmp_path):
     request = CompareRequest(tmp_path, AmpConfig(), 8)
-    request.answer({"comparison": {}, "text": "healthy"})
+    assert not request.is_answered
     _fail(tmp_path)
-    assert request.read_answer() == {"comparison": {}, "text": "healthy"}
+    assert request.read_error() == "ValueError: no data"
+    assert request.read_answer() is None
+    assert request.is_answered
 
 
 PROGRAM = """
@@ -278,17 +265,13 @@ REFERENCES = "tf.disable_v2_behavior()"  # variables, too, that are no resources
 
 def test_what_overflows_comes_first(compare, tmp_path):
     script = _script(tmp_path, (GRAPH + FED).format(behavior=REFERENCES, mean=11, turns=5))
-    ended = compare(
-        script, "--precision", "float16", "--target", "cpu", "--steps", "3", "--json", "found.json"
-    )
+    ended = compare(script, "--precision", "float16", "--target", "cpu", "--steps", "3")
     assert ended.status == 1, ended.err
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert found["name"] == "train"
-    assert found["batches"] == 3
-    assert (found["findings"][0]["node"], found["findings"][0]["kind"]) == ("features", "overflow")
-    assert found["mends"]
-    updates = {output["name"] for output in found["outputs"] if output["kind"] == "update"}
-    assert {"hidden", "price", "hidden/Adam"} <= updates
+    assert re.search(r"^train: .*; 3 batches\)$", ended.out, re.MULTILINE)
+    assert "\n1. overflow: features (" in ended.out
+    assert "What to write (fixes all outputs; " in ended.out
+    updates = set(re.findall(r" update (\S+)$", ended.out, re.MULTILINE))
+    assert {"hidden", "price"} <= updates
     assert re.findall(r"^turn \d", ended.out, re.MULTILINE) == ["turn 0", "turn 1"]  # and it ends
 
 
@@ -446,39 +429,36 @@ def test_a_models_own_step_is_told_to_scale_its_loss_unless_its_optimizer_does_i
 
 
 LOSS = "lambda y, p: tf.reduce_mean(tf.square(y - p)) + table.lookup(tf.constant(1))"
-#: Programs, why they are not compared, and what they then print.
-GOING_ON = {
+#: Programs, and why they are not compared.
+FAILING = {
     "fit": (
         FIT.format(more=TABLE, loss="loss", calls=2),
         "neither a variable nor a tensor",
-        "trained on",
     ),
     "no data": (
         PROGRAM.format(call=EPOCH.replace("epoch(data", "epoch(data.take(0)"), **DATA),
         "a dataset that the function gets is empty",
-        "done",
     ),
     "data in branches": (
         (GRAPH + BRANCHES).format(behavior=f"{REFERENCES}; tf.disable_control_flow_v2()", mean=0),
         "in a branch or loop",
-        "done",
     ),
 }
 
 
-@pytest.mark.parametrize("program", GOING_ON)
-def test_where_the_comparison_fails_the_program_goes_on_with_all_its_data(
+@pytest.mark.parametrize("program", FAILING)
+def test_where_the_comparison_fails_the_program_ends_and_why_is_told_once(
     compare, program, tmp_path, monkeypatch
 ):
     monkeypatch.setenv(zygote.WHOLE_END, "1")  # at which one hung
-    text, why, said = GOING_ON[program]
-    script = _script(tmp_path, text)
-    ended = compare(script, *ON_CPU, "--steps", "3")
+    text, why = FAILING[program]
+    ended = compare(_script(tmp_path, text), *ON_CPU, "--steps", "3")
     assert ended.status == 2
-    assert ended.err.count("nothing is compared") == 1
-    assert why in ended.err.splitlines()[-1]
-    assert ended.out == running.run([str(script)], tmp_path, {}).out
-    assert said in ended.out
+    assert ended.err.count(why) == 1
+    assert ended.err.splitlines()[-1].startswith("amp-tf compare: ")
+    last = re.findall(r'^ *print\("(\w+)', text, re.MULTILINE)[-1]
+    assert last in ("trained", "done")
+    assert last not in ended.out
 
 
 FORWARD = """

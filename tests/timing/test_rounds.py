@@ -1,7 +1,5 @@
 """Rounds of runs give a verdict, and end when further rounds would not change it."""
 
-import json
-
 import pytest
 
 from amp_tf.tools.timing.rounds import Run, Timed, Verdict, take_rounds
@@ -87,16 +85,11 @@ def test_the_result_has_both_ways_side_by_side():
         "A step of fit, 15 and 15 of them in 3 rounds:\n"
         "                                     float32       with amp_tf\n"
         "  ms a step, median                    1,234              56.8\n"
-        "  half of the steps            1,230 - 1,240       56.0 - 57.0\n"
         "  s until the first step                2.00              2.00\n"
         "  peak CPU memory, MiB                   100               100\n"
         "amp_tf: 2 graphs\n"
         "faster: 21.82 ± 0.07 times"
     )
-    found = json.loads(json.dumps(timed.to_dict()))
-    assert found["speedup"] == pytest.approx(21.82, abs=0.005)
-    assert found["verdict"] == "faster: 21.82 ± 0.07 times"
-    assert [one["peak_mib"] for one in found["mixed"]] == [100.0, 100.0, 100.0]
 
 
 def test_memory_that_is_not_known_has_no_row():

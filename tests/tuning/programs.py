@@ -5,10 +5,12 @@ says they are.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 from amp_tf.graph.names import matcher
+from amp_tf.precision import Precision
+from amp_tf.tools.comparing.comparison import Comparison
+from amp_tf.tools.comparing.findings import Finding
 from amp_tf.tools.tuning.result import Outcome
 from amp_tf.tools.tuning.tuning import Way
 
@@ -49,7 +51,7 @@ class Weak:
 
     paths: tuple[str, ...]
     weak: tuple[str, ...]
-    comparison: Mapping[str, Any] | None = None
+    comparison: Comparison | None = None
     runs: int = 0
     nothing: float = GOOD
 
@@ -67,12 +69,32 @@ class Weak:
         share = 1 - len(kept) / max(1, len(nodes))
         return Outcome(value, share, 10.0, report=report(*self.paths))
 
-    def compare(self) -> Mapping[str, Any] | None:
+    def compare(self) -> Comparison | None:
         return self.comparison
 
 
-def findings(*nodes: str) -> dict[str, Any]:
-    return {
-        "findings": [{"node": name, "kind": "rounding", "why": "it is rounded"} for name in nodes],
-        "nodes": [],
-    }
+def findings(*nodes: str) -> Comparison:
+    """What a comparison says that finds roundings at some nodes."""
+    found = []
+    for node in nodes:
+        row = Finding(
+            node,
+            op="MatMul",
+            layer="",
+            kind="rounding",
+            why="it is rounded",
+            local_error=0.1,
+            accumulated_error=0.1,
+        )
+        found.append(row)
+    return Comparison(
+        "weak",
+        Precision.BFLOAT16,
+        batches=1,
+        loss_scale=1.0,
+        converted=len(nodes),
+        total=len(nodes),
+        outputs=(),
+        nodes=(),
+        findings=tuple(found),
+    )

@@ -29,14 +29,9 @@ if (
 
     del sys.path[0]
     _amp_tf_start.install()
-    for _variable, _tool in (  # of amp-tf compare, tune and time -- python …
-        ("_AMP_TF_COMPARE", "comparing"),
-        ("_AMP_TF_METRICS", "tuning"),
-        ("_AMP_TF_TIME", "timing"),
-    ):
-        if _variable in os.environ:
-            _amp_tf_start.load_package()
-            importlib.import_module(f"amp_tf.tools.{_tool}").install()
+    if "_AMP_TF_TOOL" in os.environ:  # of amp-tf compare, tune and time -- python …
+        _amp_tf_start.load_package()
+        importlib.import_module("amp_tf.tools.starting").install()
 
 _users = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
 if _users is not None and _users.loader is not None:

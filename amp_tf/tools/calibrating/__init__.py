@@ -82,7 +82,8 @@ def measure(
     before each case with its number, their count and its name.
     """
     begin = time.monotonic()
-    found: dict[Any, Pair] = {}
+    of_products: dict[products.Product, Pair] = {}
+    of_ops: dict[tuple[str, Shape], Pair] = {}
     cases = list(_cases())
     options = tf.config.optimizer.get_experimental_options()
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
@@ -91,13 +92,15 @@ def measure(
             progress(number, len(cases), case.name)
             now = time.monotonic()
             until = now + max(0.0, begin + seconds - now) / (len(cases) - number)
-            times = take_times(case.run, case.inputs(), case.runs, until)
-            in_float32, in_f16 = (_NS * case.typical(taken) / case.per for taken in times)
-            found[case.key] = in_float32, in_f16
+            float32, f16 = take_times(case.run, case.inputs(), case.runs, until)
+            unit = _NS / case.per
+            pair = unit * case.typical(float32), unit * case.typical(f16)
+            if isinstance(case.key, products.Product):
+                of_products[case.key] = pair
+            else:
+                of_ops[case.key] = pair
     finally:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **options})
-    of_products = {key: pair for key, pair in found.items() if isinstance(key, products.Product)}
-    of_ops = {key: pair for key, pair in found.items() if key not in of_products}
     return _table(shipped, source, of_products, of_ops)
 
 
@@ -106,10 +109,8 @@ def _cases() -> Iterator[_Case]:
     for product in products.all_products():
 
         def inputs(product: products.Product = product) -> Sequence[Any]:
-            return [
-                tf.constant(random.standard_normal(shape, dtype=np.float32))
-                for shape in product.shapes
-            ]
+            normal = functools.partial(random.standard_normal, dtype=np.float32)
+            return list(map(tf.constant, map(normal, product.shapes)))
 
         run = run_many(product.run, product.runs)
         yield _Case(product, product.op, run, inputs, product.runs, typical=min)
@@ -156,15 +157,14 @@ def _table(
     fitted = {}
     for op, cases in by_op(taken).items():
         work = [(case.computed, case.elements, case.results) for case in cases]
-        plain = op.partition(",")[0]
-        names = (op, plain, COSTS_AS.get(plain, ""))
-        in_float32, in_f16 = next(
-            shipped.products[name] for name in names if name in shipped.products
-        )
-        fitted[op] = (
-            fit(work, [pair[0] for pair in cases.values()], in_float32),
-            fit(work, [pair[1] for pair in cases.values()], in_f16),
-        )
+        name = op
+        if name not in shipped.products:
+            name = op.partition(",")[0]
+        if name not in shipped.products:
+            name = COSTS_AS[name]
+        in_float32, in_f16 = shipped.products[name]
+        of_float32, of_f16 = zip(*cases.values(), strict=True)
+        fitted[op] = fit(work, of_float32, in_float32), fit(work, of_f16, in_f16)
     rows = _rows(of_ops)
     # An op that is not known moves its tensors once, as a Mul does in float32; in 16 bit these are
     # half as large.
@@ -203,15 +203,19 @@ def _rows(of_ops: Mapping[tuple[str, Shape], Pair]) -> dict[str, tuple[Pair, ...
     def taken(name: str, shape: Shape) -> Pair:
         calls = of_ops[f"{_NOTHING}{stacks[name]}", shape]
         forward = elements.MEASURED_WITH.get(name)
-        before = taken(forward, shape) if forward else (0.0, 0.0)
-        measured = zip(of_ops[name, shape], calls, before, strict=True)
-        in_float32, in_f16 = (max(ns - call - own, _LEAST_NS) for ns, call, own in measured)
+        before = (0.0, 0.0)
+        if forward is not None:
+            before = taken(forward, shape)
+        own = np.subtract(of_ops[name, shape], calls) - before
+        in_float32, in_f16 = np.maximum(own, _LEAST_NS).tolist()
         return in_float32, in_f16
 
     rows = {}
     for name in stacks:
         rows[name] = tuple(taken(name, shape) for shape in elements.SHAPES)
-    return {**rows, **{name: rows[kernel] for name, kernel in elements.SAME_KERNEL.items()}}
+    for name, kernel in elements.SAME_KERNEL.items():
+        rows[name] = rows[kernel]
+    return rows
 
 
 def run_many(op: Op, runs: int, stacks: int = 0) -> Op:
@@ -266,13 +270,11 @@ def fit(
     Five figures can fit some twenty noisy times in many ways: where the times do not decide, the
     shipped table's figures count, all scaled by one factor.
     """
-    rows = np.array(
-        [
-            (operations, elements, 1.0, min(operations, FEW_OPERATIONS), results)
-            for operations, elements, results in work
-        ]
-    )
-    expected = [shipped.of(*one) for one in work]
+    rows = []
+    expected = []
+    for operations, moved, results in work:
+        rows.append((operations, moved, 1.0, min(operations, FEW_OPERATIONS), results))
+        expected.append(shipped.of(operations, moved, results))
     scale = float(np.median(np.divide(times, expected)))
     per_operation = 1 / shipped.rate
     per_element = max(shipped.ns, _LEAST_ELEMENT_NS)
@@ -285,7 +287,8 @@ def fit(
     ]
     is_known = [1, 1, 1, bool(shipped.alone), bool(shipped.written)]
     prior = scale * np.array(usual)
-    matrix = np.concatenate([rows / np.array(times)[:, None], PRIOR_WEIGHT * np.diag(1 / prior)])
+    relative = np.divide(rows, np.array(times)[:, None])
+    matrix = np.concatenate([relative, PRIOR_WEIGHT * np.diag(1 / prior)])
     wanted = np.concatenate([np.ones(len(rows)), PRIOR_WEIGHT * np.array(is_known)])
     per_operation, *others = _least_squares(matrix, wanted)
     return ProductCost(1 / max(per_operation, _LEAST_OPERATION_NS), *others)
@@ -295,13 +298,15 @@ def _least_squares(matrix: np.ndarray, wanted: np.ndarray) -> Sequence[float]:
     """Solves least squares without negative numbers: tries all subsets of columns, and returns the
     best.
     """
-    columns = range(matrix.shape[1])
-    best: tuple[float, list[float]] = (np.inf, [0.0 for _ in columns])
-    for count in range(1, len(columns) + 1):
-        for chosen in itertools.combinations(columns, count):
-            found, *_ = np.linalg.lstsq(matrix[:, chosen], wanted, rcond=None)
-            error = float(np.square(matrix[:, chosen] @ found - wanted).sum())
-            if found.min() >= 0 and error < best[0]:
-                values = dict(zip(chosen, found.tolist(), strict=True))
-                best = error, [values.get(column, 0.0) for column in columns]
-    return best[1]
+    count = matrix.shape[1]
+    best = np.zeros(count)
+    least = np.inf
+    for is_used in itertools.product((False, True), repeat=count):
+        columns = matrix * is_used
+        found, *_ = np.linalg.lstsq(columns, wanted, rcond=None)
+        found = found * is_used  # others are zero but for rounding
+        error = np.square(columns @ found - wanted).sum()
+        if found.min() >= 0 and error < least:
+            least = error
+            best = found
+    return list(best.tolist())

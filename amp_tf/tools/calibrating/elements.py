@@ -13,6 +13,7 @@ the rest, as what a gradient reads of the forward pass (:func:`amp_tf.tools.cali
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,6 @@ from tensorflow.python.framework import op_def_library, op_def_registry
 from amp_tf.oplists.cost_tables import BROADCAST
 from amp_tf.oplists.fusions import SWISH
 from amp_tf.oplists.kernels import PAIRED
-from amp_tf.oplists.table import Trait
 
 BATCH = 8
 CHANNELS = 64
@@ -33,22 +33,25 @@ SHAPES = tuple(
     for height, width in ((8, 8), (10, 12), (12, 16), (16, 16), (32, 32), (64, 64), (128, 128))
 )
 Op = Callable[..., Any]
-#: Ops that take tensors of the data's shape, and nothing else that matters.
-UNARY = Trait(
-    """Abs BiasAddGrad Elu Erf Erfc Floor IsFinite LeakyRelu Log Log1p LogSoftmax Neg Reciprocal
-    Relu Relu6 Rsqrt Selu Sigmoid Sign Softmax Softplus Softsign Sqrt Square Tanh ZerosLike"""
-)
-BINARY = Trait(
-    """Add AddV2 EluGrad FloorDiv Greater LeakyReluGrad Maximum Minimum Mul RealDiv Relu6Grad
-    ReluGrad SeluGrad SoftplusGrad SoftsignGrad SquaredDifference Sub"""
-)
+_OF_ONE = """Abs BiasAddGrad Elu Erf Erfc Floor IsFinite LeakyRelu Log Log1p LogSoftmax Neg
+    Reciprocal Relu Relu6 Rsqrt Selu Sigmoid Sign Softmax Softplus Softsign Sqrt Square Tanh
+    ZerosLike"""
+_OF_TWO = """Add AddV2 EluGrad FloorDiv Greater LeakyReluGrad Maximum Minimum Mul RealDiv Relu6Grad
+    ReluGrad SeluGrad SigmoidGrad SoftplusGrad SoftsignGrad SquaredDifference Sub TanhGrad"""
 
 
-def _by_name(name: str, **more: Any) -> Op:
-    inputs = [each.name for each in op_def_registry.get(name).input_arg]
-    return lambda *tensors: getattr(tf.raw_ops, name)(
-        **dict(zip(inputs, tensors, strict=False)), **more
-    )
+def raw_op(op: str, **given: Any) -> Op:
+    """Returns a function of an op's inputs but those that are ``given`` with attributes."""
+    definition = op_def_registry.get(op)
+    inputs = [each.name for each in definition.input_arg if each.name not in given]
+
+    def run(*tensors: Any) -> Any:
+        results = getattr(tf.raw_ops, op)(**dict(zip(inputs, tensors, strict=False)), **given)
+        if len(definition.output_arg) > 1 or isinstance(results, list):
+            return results[0]
+        return results
+
+    return run
 
 
 def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
@@ -61,129 +64,91 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
     quarter = data[:, ::2, ::2]
     volume = tf.reshape(data, [BATCH // 2, 2, *data.shape[1:]])
     eighth = volume[:, ::2, ::2, ::2]
-    raw = tf.raw_ops
     values = np.linspace(0.1, 0.9, CHANNELS, dtype=np.float32)
-    bias = tf.constant(values)
     shape = data.shape.as_list()
-    pool: dict[str, Any] = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "SAME"}
-    cube: dict[str, Any] = {"ksize": [1, 2, 2, 2, 1], "strides": [1, 2, 2, 2, 1], "padding": "SAME"}
-    border = [[0, 0], [1, 1], [1, 1], [0, 0]]
     sides = shape[1:3]
-    table = tf.reshape(data[:, :, 0], [-1, CHANNELS])
+    half_sides = [side // 2 for side in sides]
     flat = tf.reshape(data, [-1, CHANNELS])
+    table = tf.reshape(data[:, :, 0], [-1, CHANNELS])
     rows = tf.constant(np.random.default_rng(0).integers(0, len(table), np.prod(shape[:-1])))
-    index = rows[:, None]
-    parts = tf.cast(rows % 2, tf.int32)
-    order = tf.range(len(rows))
+    # What ops get beside tensors.
+    pool = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "SAME"}
+    cube = {"ksize": [1, 2, 2, 2, 1], "strides": [1, 2, 2, 2, 1], "padding": "SAME"}
+    border = {"paddings": [[0, 0], [1, 1], [1, 1], [0, 0]]}
+    resized = {"size": sides, "half_pixel_centers": True}
     blocks = {"block_shape": [2, 2]}
     none = [[0, 0], [0, 0]]
-    mask = data > 0.5
-    of_one: dict[str, Op] = {name: _by_name(name) for name in UNARY}
-    of_one |= {name: _by_name(name, axis=[1, 2]) for name in ("Max", "Mean", "Min", "Prod", "Sum")}
-    of_one |= {name: _by_name(name, **pool) for name in ("AvgPool", "MaxPool")}
-    of_one |= {name: _by_name(name, block_size=2) for name in ("DepthToSpace", "SpaceToDepth")}
-    if op_def_registry.get(SWISH) is not None:
-        of_one[SWISH] = lambda x: op_def_library.apply_op(SWISH, features=x, name="swish")
-    of_one |= {
-        f"AddV2{BROADCAST}": lambda x: x + tf.constant(values, x.dtype),
-        "ArgMax": lambda x: tf.argmax(x, -1),
-        "BiasAdd": lambda x: tf.nn.bias_add(x, tf.constant(values, x.dtype)),
-        "BatchToSpaceND": lambda x: raw.BatchToSpaceND(input=x, **blocks, crops=none),
-        "CheckNumerics": lambda x: tf.debugging.check_numerics(x, "not finite"),
-        "ClipByValue": lambda x: raw.ClipByValue(
-            t=x, clip_value_min=tf.constant(0.2, x.dtype), clip_value_max=tf.constant(0.8, x.dtype)
-        ),
-        "FusedBatchNormV3": lambda x: raw.FusedBatchNormV3(
-            x=x,
-            scale=bias,
-            offset=bias,
-            mean=tf.zeros([0]),
-            variance=tf.zeros([0]),
-            is_training=True,
-        )[0],
-        "MirrorPad": lambda x: tf.pad(x, border, "REFLECT"),
-        "MirrorPadGrad": lambda x: raw.MirrorPadGrad(input=x, paddings=border, mode="REFLECT"),
-        f"Mul{BROADCAST}": lambda x: x * tf.constant(values, x.dtype),
-        "Pad": lambda x: tf.pad(x, border),
-        "ResizeNearestNeighborGrad": lambda x: raw.ResizeNearestNeighborGrad(
-            grads=x, size=[side // 2 for side in sides]
-        ),
-        "ReverseSequence": lambda x: tf.reverse_sequence(x, [sides[0] - 1] * BATCH, 1, 0),
-        "ReverseV2": lambda x: tf.reverse(x, [1]),
-        "Slice": lambda x: tf.slice(x, [0, 1, 0, 0], [shape[0], shape[1] - 1, *shape[2:]]),
-        "SpaceToBatchND": lambda x: raw.SpaceToBatchND(input=x, **blocks, paddings=none),
-        "Split": lambda x: tf.split(x, 2, -1)[0],
-        "StridedSlice": lambda x: x[:, 1:],
-        f"Sub{BROADCAST}": lambda x: x - tf.constant(values, x.dtype),
-        "TopKV2": lambda x: tf.math.top_k(x, 4)[0],
-        "Transpose": lambda x: tf.transpose(x, [0, 2, 1, 3]),
-        "Unpack": lambda x: tf.identity_n(tf.unstack(x, axis=1))[
-            0
-        ],  # it writes only outputs that are read
-    }
-    of_two: dict[str, Op] = {name: _by_name(name) for name in BINARY}
-    of_two |= {
-        "AddN": lambda x, y: tf.add_n([x, y]),
-        "FusedBatchNormGradV3": lambda x, y: raw.FusedBatchNormGradV3(
-            y_backprop=x,
-            x=y,
-            scale=bias,
-            reserve_space_1=bias,
-            reserve_space_2=bias,
-            reserve_space_3=bias,
-        )[0],
-        "SelectV2": lambda x, y: tf.where(mask, x, y),
-        "SigmoidGrad": lambda x, y: raw.SigmoidGrad(y=y, dy=x),
-        "TanhGrad": lambda x, y: raw.TanhGrad(y=y, dy=x),
-    }
-    cut = {
-        "shape": shape,
-        "begin": [0, 1, 0, 0],
-        "end": [0] * 4,
-        "strides": [1] * 4,
-        "begin_mask": 13,
-        "end_mask": 15,
-    }
+    saved = {f"reserve_space_{number}": values for number in (1, 2, 3)}
+    empty = np.zeros(0, np.float32)
+    normalized = {"scale": values, "offset": values, "mean": empty, "variance": empty}
+    cut = {"begin": [0, 1, 0, 0], "end": [0] * 4, "strides": [1] * 4}
+    masks = {"begin_mask": 13, "end_mask": 15}
+    parts = {"partitions": tf.cast(rows % 2, tf.int32), "num_partitions": 2}
 
-    def of_pool(g: Any, x: Any) -> Any:
-        return raw.MaxPoolGrad(
-            orig_input=x, orig_output=raw.MaxPool(input=x, **pool), grad=g, **pool
-        )
+    def pool_gradient(gradient: Any, x: Any) -> Any:
+        result = tf.raw_ops.MaxPool(input=x, **pool)
+        return tf.raw_ops.MaxPoolGrad(orig_input=x, orig_output=result, grad=gradient, **pool)
 
-    def of_pool_3d(g: Any, x: Any) -> Any:
-        return raw.MaxPool3DGrad(
-            orig_input=x, orig_output=raw.MaxPool3D(input=x, **cube), grad=g, **cube
-        )
+    def cube_gradient(gradient: Any, x: Any) -> Any:
+        result = tf.raw_ops.MaxPool3D(input=x, **cube)
+        return tf.raw_ops.MaxPool3DGrad(orig_input=x, orig_output=result, grad=gradient, **cube)
 
-    return {
-        **{name: (op, [data]) for name, op in of_one.items()},
-        **{name: (op, [data, data]) for name, op in of_two.items()},
-        **{name: (_by_name(name, **cube), [volume]) for name in ("AvgPool3D", "MaxPool3D")},
-        **{
-            name: (_by_name(name, size=sides, half_pixel_centers=True), [quarter])
-            for name in ("ResizeBilinear", "ResizeNearestNeighbor")
-        },
-        "AvgPool3DGrad": (
-            lambda x: raw.AvgPool3DGrad(orig_input_shape=volume.shape, grad=x, **cube),
-            [eighth],
-        ),
-        "AvgPoolGrad": (
-            lambda x: raw.AvgPoolGrad(orig_input_shape=shape, grad=x, **pool),
-            [quarter],
-        ),
-        "BroadcastTo": (lambda x: tf.broadcast_to(x, shape), [data[:, :1, :1]]),
+    ops: dict[str, tuple[Op, Sequence[Any]]] = {
+        "AddN": (lambda x, y: tf.add_n([x, y]), [data, data]),
         "ConcatV2": (lambda x: tf.concat([x, x], -1), [half]),
-        "DynamicPartition": (lambda x: tf.dynamic_partition(x, parts, 2)[0], [flat]),
-        "DynamicStitch": (lambda x: tf.dynamic_stitch([order], [x]), [flat]),
-        "GatherNd": (lambda x: tf.gather_nd(x, index), [table]),
-        "GatherV2": (lambda x: tf.gather(x, rows), [table]),
-        "MaxPool3DGrad": (of_pool_3d, [eighth, volume]),
-        "MaxPoolGrad": (of_pool, [quarter, data]),
+        "DynamicStitch": (lambda x: tf.dynamic_stitch([tf.range(len(rows))], [x]), [flat]),
+        "MaxPool3DGrad": (cube_gradient, [eighth, volume]),
+        "MaxPoolGrad": (pool_gradient, [quarter, data]),
         "Pack": (lambda x: tf.stack([x, x], 1), [half]),
-        "ScatterNd": (lambda x: tf.scatter_nd(index, x, table.shape), [flat]),
-        "StridedSliceGrad": (lambda x: raw.StridedSliceGrad(dy=x, **cut), [data[:, 1:]]),
-        "Tile": (lambda x: tf.tile(x, [2, 1, 1, 1]), [half]),
+        "Split": (lambda x: tf.split(x, 2, -1)[0], [data]),
+        "StridedSlice": (lambda x: x[:, 1:], [data]),
+        # It writes only outputs that are read.
+        "Unpack": (lambda x: tf.identity_n(tf.unstack(x, axis=1))[0], [data]),
     }
+    if op_def_registry.get(SWISH) is not None:
+        swish = functools.partial(op_def_library.apply_op, SWISH, name="swish")
+        ops[SWISH] = (lambda x: swish(features=x), [data])
+    kinds: list[tuple[str, Sequence[Any], dict[str, Any]]] = [
+        (_OF_ONE, [data], {}),
+        (_OF_TWO, [data, data], {}),
+        ("ArgMax", [data], {"dimension": -1}),
+        ("AvgPool MaxPool", [data], pool),
+        ("AvgPoolGrad", [quarter], {"orig_input_shape": shape, **pool}),
+        ("AvgPool3D MaxPool3D", [volume], cube),
+        ("AvgPool3DGrad", [eighth], {"orig_input_shape": volume.shape.as_list(), **cube}),
+        ("BatchToSpaceND", [data], {**blocks, "crops": none}),
+        ("BiasAdd", [data], {"bias": values}),
+        ("BroadcastTo", [data[:, :1, :1]], {"shape": shape}),
+        ("CheckNumerics", [data], {"message": "not finite"}),
+        ("ClipByValue", [data], {"clip_value_min": 0.2, "clip_value_max": 0.8}),
+        ("DepthToSpace SpaceToDepth", [data], {"block_size": 2}),
+        ("DynamicPartition", [flat], parts),
+        ("FusedBatchNormV3", [data], {**normalized, "is_training": True}),
+        ("FusedBatchNormGradV3", [data, data], {"scale": values, **saved}),
+        ("GatherNd", [table], {"indices": rows[:, None]}),
+        ("GatherV2", [table], {"indices": rows, "axis": 0}),
+        ("Max Mean Min Prod Sum", [data], {"axis": [1, 2]}),
+        ("MirrorPad MirrorPadGrad", [data], {**border, "mode": "REFLECT"}),
+        ("Pad", [data], border),
+        ("ResizeBilinear ResizeNearestNeighbor", [quarter], resized),
+        ("ResizeNearestNeighborGrad", [data], {"size": half_sides}),
+        ("ReverseSequence", [data], {"seq_lengths": [sides[0] - 1] * BATCH, "seq_dim": 1}),
+        ("ReverseV2", [data], {"axis": [1]}),
+        ("ScatterNd", [flat], {"indices": rows[:, None], "shape": table.shape.as_list()}),
+        ("SelectV2", [data, data], {"condition": data > 0.5}),
+        ("Slice", [data], {"begin": [0, 1, 0, 0], "size": [shape[0], sides[0] - 1, *shape[2:]]}),
+        ("SpaceToBatchND", [data], {**blocks, "paddings": none}),
+        ("StridedSliceGrad", [data[:, 1:]], {"shape": shape, **cut, **masks}),
+        ("Tile", [half], {"multiples": [2, 1, 1, 1]}),
+        ("TopKV2", [data], {"k": 4}),
+        ("Transpose", [data], {"perm": [0, 2, 1, 3]}),
+    ]
+    for names, tensors, given in kinds:
+        for name in names.split():
+            ops[name] = (raw_op(name, **given), tensors)
+    for name in ("AddV2", "Mul", "Sub"):
+        ops[f"{name}{BROADCAST}"] = (raw_op(name, y=values), [data])
+    return ops
 
 
 #: Gradients that are measured together with the op from which oneDNN computes them.

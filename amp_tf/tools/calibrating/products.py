@@ -8,6 +8,7 @@ channels.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from amp_tf.oplists.cost_tables import (
     VECTOR_TAPS,
     padding_factor,
 )
+from amp_tf.tools.calibrating.elements import raw_op
 
 Shape = tuple[int, ...]
 
@@ -74,12 +76,16 @@ class Convolution:
         """The suffix of its row's name after the op."""
         if not self.channels_first:
             return ""
-        return CHANNELS_FIRST if math.prod(self.taps) > 1 else POINTWISE_FIRST
+        if math.prod(self.taps) > 1:
+            return CHANNELS_FIRST
+        return POINTWISE_FIRST
 
     def laid_out(self, sizes: Sequence[int]) -> list[int]:
         """Returns batch, sides and channels in the order of the layout."""
         batch, *sides, channels = sizes
-        return [batch, channels, *sides] if self.channels_first else [*sizes]
+        if self.channels_first:
+            return [batch, channels, *sides]
+        return [*sizes]
 
 
 def _convolutions(text: str, *, channels_first: bool = False) -> tuple[Convolution, ...]:
@@ -145,89 +151,88 @@ PROJECTIONS = (
     ((16, 64, 128), (128, 4, 32)),
     ((8, 256, 512), (512, 8, 64)),
 )
+# The forward op, and the gradients of its input and of its filter.
 _CONVOLUTION_OPS = {
-    2: ("Conv2D", "BackpropInput", "BackpropFilter"),
-    3: ("Conv3D", "BackpropInputV2", "BackpropFilterV2"),
+    2: ("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"),
+    3: ("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"),
 }
-_DEPTHWISE_OPS = ("DepthwiseConv2dNative", "BackpropInput", "BackpropFilter")
+_DEPTHWISE_OPS = (
+    "DepthwiseConv2dNative",
+    "DepthwiseConv2dNativeBackpropInput",
+    "DepthwiseConv2dNativeBackpropFilter",
+)
 
 
 def _of_convolution(case: Convolution) -> Iterator[Product]:
     """Yields a convolution and its gradients, except depthwise ones with slow 16-bit kernels."""
-    forward, *endings = _CONVOLUTION_OPS[len(case.sides)] if case.out else _DEPTHWISE_OPS
-    strides = [1, *(case.stride if side > 1 else 1 for side in case.sides), 1]
-    dilations = [1, *(case.dilation if side > 1 else 1 for side in case.sides), 1]
+    names = _DEPTHWISE_OPS
+    if case.out:
+        names = _CONVOLUTION_OPS[len(case.sides)]
+    forward, of_input, of_filter = names
+    # A side of one has no stride and no dilation.
+    strides = [1]
+    dilations = [1]
+    small = []
+    for side in case.sides:
+        strides.append(min(case.stride, side))
+        dilations.append(min(case.dilation, side))
+        small.append(-(-side // strides[-1]))
     options: dict[str, Any] = {
-        "strides": case.laid_out(strides),
+        "strides": case.laid_out([*strides, 1]),
         "padding": "SAME",
-        "dilations": case.laid_out(dilations),
+        "dilations": case.laid_out([*dilations, 1]),
     }
     if case.channels_first:
         options["data_format"] = "NCHW"
-    image = (case.batch, *case.sides, case.channels)
+    inputs = 1  # of each result
+    if case.out:
+        inputs = case.channels
     kernel = (*case.taps, case.channels, case.out or 1)
-    small = [-(-side // stride) for side, stride in zip(case.sides, strides[1:], strict=False)]
-    result = (case.batch, *small, case.out or case.channels)
-    operations = 2.0 * math.prod(result) * math.prod(case.taps) * (case.channels if case.out else 1)
+    image = tuple(case.laid_out([case.batch, *case.sides, case.channels]))
+    result = tuple(case.laid_out([case.batch, *small, case.out or case.channels]))
+    operations = 2.0 * math.prod(result) * math.prod(case.taps) * inputs
     elements = float(sum(map(math.prod, (image, kernel, result))))
-    image = tuple(case.laid_out(image))
-    result = tuple(case.laid_out(result))
-    raw = tf.raw_ops
 
-    def run(x: Any, w: Any) -> Any:
-        return getattr(raw, forward)(input=x, filter=w, **options)
-
-    def run_input(w: Any, dy: Any) -> Any:
-        return getattr(raw, forward + endings[0])(
-            input_sizes=image, filter=w, out_backprop=dy, **options
-        )
-
-    def run_filter(x: Any, dy: Any) -> Any:
-        return getattr(raw, forward + endings[1])(
-            input=x, filter_sizes=kernel, out_backprop=dy, **options
-        )
-
-    def product(op: str, *shapes: Shape, writes: Shape, run: Callable[..., Any]) -> Product:
+    def product(op: str, *shapes: Shape, writes: Shape, **given: Any) -> Product:
         more = padding_factor(op, kernel, case.variant)
+        run = raw_op(op, **options, **given)
         results = float(math.prod(writes))
         return Product(op + case.variant, shapes, run, operations, elements, results, more)
 
-    yield product(forward, image, kernel, writes=result, run=run)
+    yield product(forward, image, kernel, writes=result)
     if case.out or case.stride == 1:
-        yield product(forward + endings[0], kernel, result, writes=image, run=run_input)
+        yield product(of_input, kernel, result, writes=image, input_sizes=image)
     if case.out or math.prod(case.taps) <= VECTOR_TAPS:
-        yield product(forward + endings[1], image, result, writes=kernel, run=run_filter)
+        yield product(of_filter, image, result, writes=kernel, filter_sizes=kernel)
 
 
 def _of_matrices(count: int, rows: int, inner: int, columns: int) -> Iterator[Product]:
     """Yields a product and those of its gradients, in which one of the matrices is transposed."""
-    batched = count > 1
-    op = "BatchMatMulV2" if batched else "MatMul"
+    op = "MatMul"
+    stack: Shape = ()
+    if count > 1:
+        op = "BatchMatMulV2"
+        stack = (count,)
+    left = (*stack, rows, inner)
+    right = (*stack, inner, columns)
     elements = float(count * (rows * inner + inner * columns + rows * columns))
-    for left, right in ((False, False), (False, True), (True, False)):
-        shapes: tuple[Shape, ...] = (
-            (inner, rows) if left else (rows, inner),
-            (columns, inner) if right else (inner, columns),
-        )
-        if batched:
-            shapes = tuple((count, *shape) for shape in shapes)
-
-        def run(a: Any, b: Any, left: bool = left, right: bool = right) -> Any:
-            return tf.matmul(a, b, transpose_a=left, transpose_b=right)
-
-        operations = 2.0 * count * rows * inner * columns
-        results = float(count * rows * columns)
-        yield Product(op + TRANSPOSED * right, shapes, run, operations, elements, results)
+    operations = 2.0 * count * rows * inner * columns
+    sizes = (operations, elements, float(count * rows * columns))
+    yield Product(op, (left, right), tf.matmul, *sizes)
+    turned = (*stack, columns, inner)
+    run = functools.partial(tf.matmul, transpose_b=True)
+    yield Product(op + TRANSPOSED, (left, turned), run, *sizes)
+    turned = (*stack, inner, rows)
+    run = functools.partial(tf.matmul, transpose_a=True)
+    yield Product(op, (turned, right), run, *sizes)
 
 
 def _of_equation(equation: str, *shapes: Shape) -> Product:
-    def run(a: Any, b: Any) -> Any:
-        return tf.einsum(equation, a, b)
-
     given, result = equation.split("->")
     size_of = dict(zip(given.replace(",", ""), itertools.chain(*shapes), strict=True))
     results = float(math.prod(size_of[letter] for letter in result))
     elements = sum(map(math.prod, shapes)) + results
+    run = functools.partial(tf.einsum, equation)
     return Product("Einsum", shapes, run, 2.0 * math.prod(size_of.values()), elements, results)
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from amp_tf.graph.names import matcher
 from amp_tf.precision import Precision
 from amp_tf.reporting.text import plural
 from amp_tf.tools import keeping
 from amp_tf.tools.comparing.findings import Finding, keep_line
 from amp_tf.tools.comparing.nodes import NodeError
-from amp_tf.tools.comparing.verdicts import LIMIT, Output, Patterns, figure, roundoff
+from amp_tf.tools.comparing.verdicts import LIMIT, Output, Patterns, are_good, figure, roundoff
 
-SCHEMA_VERSION = 1
 _SHOWN = 5
 
 
@@ -47,7 +46,7 @@ class Comparison:
     @property
     def is_healthy(self) -> bool:
         """Tells whether every output is as accurate as 16 bit can be."""
-        return all(output.is_good for output in self.outputs)
+        return are_good(self.outputs)
 
     @property
     def mends(self) -> bool:
@@ -57,8 +56,13 @@ class Comparison:
     @property
     def worst(self) -> NodeError | None:
         """The node with the largest local error; ``None`` where none was measured."""
-        known = [node for node in self.nodes if node.local is not None and node.has_truth]
-        return max(known, key=lambda node: node.local or 0.0, default=None)
+        worst: NodeError | None = None
+        largest = -1.0
+        for node in self.nodes:
+            if node.has_truth and node.local is not None and node.local > largest:
+                worst = node
+                largest = node.local
+        return worst
 
     @property
     def line(self) -> str:
@@ -77,25 +81,22 @@ class Comparison:
             price += ", so that 16 bit gains nothing"
         return f"fixes all outputs; {price}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """The comparison as plain data, in the form of ``comparison-1.schema.json``."""
-        found = {
-            "schema": "amp_tf.comparison",
-            "schema_version": SCHEMA_VERSION,
-            "is_healthy": self.is_healthy,
-            **dataclasses.asdict(self),
-            "precision": self.precision.value,
-            "mends": self.mends,
-            "line": self.line,
-            "worth": self.worth,
-        }
-        return dict(without_infinities(found))
+    def to_plain(self) -> dict[str, Any]:
+        """The comparison as plain data, for another process of the same amp_tf."""
+        return dataclasses.asdict(self) | {"precision": self.precision.value}
 
-    def to_json(self) -> str:
-        """The comparison as JSON; infinity becomes the text ``"inf"``, because JSON has no such
-        number.
-        """
-        return json.dumps(self.to_dict(), indent=1)
+    @classmethod
+    def of_plain(cls, plain: Mapping[str, Any]) -> Comparison:
+        """Makes a comparison of what :meth:`to_plain` gave."""
+        parts = {
+            "precision": Precision(plain["precision"]),
+            "outputs": tuple(Output(**row) for row in plain["outputs"]),
+            "nodes": tuple(NodeError(**row) for row in plain["nodes"]),
+            "findings": tuple(Finding(**row) for row in plain["findings"]),
+            "patterns": tuple(plain["patterns"]),
+            "notes": tuple(plain["notes"]),
+        }
+        return cls(**{**plain, **parts})
 
     def write(self, path: str | Path) -> None:
         """Writes the patterns to a file, with comments on what was compared; see :attr:`mends`.
@@ -103,7 +104,23 @@ class Comparison:
         Raises:
             FileError: it cannot be written.
         """
-        write_patterns(path, self.to_dict())
+        verdict = self.worth
+        if self.is_healthy:
+            verdict = "healthy, so nothing has to stay in float32"
+        batches = _batches_text(self.batches, self.loss_scale)
+        compared = f"amp-tf compare: {self.name} in {self.precision.value}; {batches}"
+        keeping.write(path, self.patterns, [compared, verdict], self.why(self.patterns))
+
+    def why(self, patterns: Iterable[str]) -> dict[str, str]:
+        """Returns the first finding at a node of each pattern, in words."""
+        found = {}
+        for pattern in patterns:
+            is_for = matcher(pattern)
+            for finding in self.findings:
+                if is_for(finding.node):
+                    found[pattern] = f"{finding.kind} at {finding.node}: {finding.why}"
+                    break
+        return found
 
     def __str__(self) -> str:
         bad = [output for output in self.outputs if not output.is_good]
@@ -112,7 +129,9 @@ class Comparison:
             verdict = f"{len(bad)} of {len(self.outputs)} outputs go wrong"
         counts = f"{self.converted} of {self.total} nodes in 16 bit"
         batches = _batches_text(self.batches, self.loss_scale)
-        lines = [self.headline] if self.headline else []
+        lines = []
+        if self.headline:
+            lines.append(self.headline)
         lines.append(f"{self.name}: {verdict} in {self.precision.value} ({counts}; {batches})")
         if bad:
             lines += self._table(bad)
@@ -152,9 +171,9 @@ class Comparison:
         lines = ["", f"{'error':>9} {'products':>9} {'noise':>9} {'ratio':>7}  output"]
         bad = sorted(bad, key=lambda output: -output.ratio)
         for output in bad[:_SHOWN]:
-            errors = [figure(error) for error in (output.error, output.ideal, output.noise)]
-            columns = " ".join(f"{error:>9}" for error in errors)
-            lines.append(f"{columns} {output.ratio:7.3g}  {output.title}")
+            errors = f"{figure(output.error):>9} {figure(output.ideal):>9}"
+            noise = f"{figure(output.noise):>9}"
+            lines.append(f"{errors} {noise} {output.ratio:7.3g}  {output.title}")
         if len(bad) > _SHOWN:
             lines.append(f"{'':39}and {len(bad) - _SHOWN} more")
         return lines
@@ -174,8 +193,6 @@ class Comparison:
                 f"   {finding.why}",
                 f"   its own error is {alone}; with the errors of its inputs it is {in_run}",
             ]
-            if finding.forced_by:
-                lines.append(f"   it is 16 bit because of {finding.forced_by!r} in force_f16")
         if len(self.findings) > _SHOWN:
             lines += ["", f"and {len(self.findings) - _SHOWN} more"]
         return lines
@@ -193,33 +210,9 @@ class Comparison:
         return ["", f"No setting fixes it: {outputs}."]
 
 
-def write_patterns(path: str | Path, found: Mapping[str, Any]) -> None:
-    """Writes the patterns of a comparison, given as plain data, to a file; a FileError where it
-    cannot.
-    """
-    verdict = found["worth"]
-    if found["is_healthy"]:
-        verdict = "healthy, so nothing has to stay in float32"
-    batches = _batches_text(found["batches"], found["loss_scale"])
-    measured = [f"amp-tf compare: {found['name']} in {found['precision']}; {batches}", verdict]
-    patterns = found["patterns"]
-    keeping.write(path, patterns, measured, keeping.explained(patterns, found["findings"]))
-
-
 def _batches_text(count: int, loss_scale: float) -> str:
     """Such as ``3 batches, loss scale 2^15``."""
     batches = f"{count} batch{'es' * (count > 1)}"
     if loss_scale == 1:
         return batches
     return f"{batches}, loss scale 2^{round(math.log2(loss_scale))}"
-
-
-def without_infinities(value: Any) -> Any:
-    """Plain data in which numbers that JSON lacks are replaced by text."""
-    if isinstance(value, dict):
-        return {key: without_infinities(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [without_infinities(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +27,6 @@ from typing import Annotated, Any
 from amp_tf.config import AmpConfig
 from amp_tf.graph.names import (
     find_followers,
-    matcher,
     path_of,
     pattern_for,
     scopes,
@@ -36,11 +34,12 @@ from amp_tf.graph.names import (
 )
 from amp_tf.oplists.table import HANDING_ON
 from amp_tf.precision import Precision
-from amp_tf.reporting.figures import NO_PRODUCTS, Products
+from amp_tf.reporting.figures import NO_PRODUCTS
 from amp_tf.tools import some
 from amp_tf.tools.comparing.nodes import NodeError
-from amp_tf.tools.comparing.verdicts import Output, Patterns, roundoff
+from amp_tf.tools.comparing.verdicts import Output, Patterns, are_good, roundoff
 from amp_tf.tools.comparing.work import Work, Yardstick
+from amp_tf.tools.keeping import any_matcher
 from amp_tf.tools.search import reduce
 from amp_tf.values import LAYER
 
@@ -59,8 +58,6 @@ _SHORT = 20  # characters of patterns that are short enough to read
 _PLACES = 8  # layers and scopes that are tried for a shorter text
 _PLACES_PRICED = 32  # of which the share of work in 16 bit is asked for: each is a rewrite
 _SHARE_FOR_SHORTER = 0.02  # of the products' work, which a shorter text may cost more
-_NUMBER = re.compile(r"_\d+(?=/|$)")
-_ANY_NUMBER = r"(_\\d+)?"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,10 +73,9 @@ class Finding:
     why: str  #: what goes wrong, for people
     local_error: float  #: relative L2 error that it adds on exact inputs
     accumulated_error: float  #: that of its result in the run
-    forced_by: str  #: the pattern of ``AmpConfig.force_f16`` that made it 16 bit; empty if none did
 
 
-def describe(node: NodeError, precision: Precision, config: AmpConfig) -> Finding:
+def describe(node: NodeError, precision: Precision) -> Finding:
     """Returns the finding at a node with a local error."""
     assert node.local is not None
     roundings = SUSPICIOUS * roundoff(precision)
@@ -109,7 +105,6 @@ def describe(node: NodeError, precision: Precision, config: AmpConfig) -> Findin
     else:
         kind = ROUNDING
         why = f"its result, up to {node.largest:.3g}, is rounded"
-    forcing = (pattern for pattern in config.force_f16 if matcher(pattern)(node.name))
     return Finding(
         node.name,
         node.op,
@@ -118,7 +113,6 @@ def describe(node: NodeError, precision: Precision, config: AmpConfig) -> Findin
         why,
         local_error=node.local,
         accumulated_error=node.accumulated,
-        forced_by=next(forcing, ""),
     )
 
 
@@ -152,13 +146,17 @@ class Search:
         A node that may be fused with a worse product is left out, because the product's pattern
         keeps both in float32.
         """
-        known = [node for node in nodes if node.local and node.has_truth]
         limit = SUSPICIOUS * roundoff(self._work.precision)
-        bad = [node for node in known if (node.local or 0.0) > limit] or known
-        bad.sort(key=_severity)
+        known = []
+        bad = []
+        for node in nodes:
+            if node.local and node.has_truth:
+                known.append(node)
+                if node.local > limit:
+                    bad.append(node)
         chosen: dict[Patterns, NodeError] = {}
         fused: set[str] = set()
-        for node in bad:
+        for node in sorted(bad or known, key=_severity):
             own = _own(node)
             if own and not fused.issuperset(own):
                 chosen.setdefault(own, node)
@@ -232,7 +230,7 @@ class Search:
 
         Candidates are first single layers or name scopes around the nodes that the patterns keep in
         float32: those around most of them, and of these the outermost. Then come the layers of
-        all, and the same patterns for any number in a name.
+        all.
         """
         patterns = tuple(causes)
         if _length(patterns) <= _SHORT:
@@ -242,9 +240,7 @@ class Search:
         for place in self._places_around(patterns)[:_PLACES_PRICED]:
             if len(candidates) < _PLACES and self._share_in_f16((place,)) >= least_share:
                 candidates.append((place,))
-        layers = _layers_of(causes.values())
-        candidates += [_for_any_number(layers), layers]
-        candidates.append(_for_any_number(patterns))
+        candidates.append(_layers_of(causes.values()))
         for candidate in candidates:
             is_shorter = 0 < _length(candidate) < _length(patterns)
             if is_shorter and self._holds(candidate):
@@ -255,10 +251,10 @@ class Search:
         """Returns patterns for the layers and scopes of the nodes that some patterns keep; the most
         common first.
         """
-        tests = [matcher(pattern) for pattern in patterns]
+        is_kept = any_matcher(patterns)
         counts: collections.Counter[str] = collections.Counter()
         for node in self._work.rewritten(self._config).report.nodes:
-            if node.precision.is_f16 and any(test(node.name) for test in tests):
+            if node.precision.is_f16 and is_kept(node.name):
                 counts.update(places_of(node.name))
         # The sort is stable: of equals the outermost comes first.
         return sorted(counts, key=lambda place: -counts[place])
@@ -267,17 +263,16 @@ class Search:
         """Returns the share of the products' work that is 16 bit with patterns; of their number if
         that is unknown.
         """
-        graphs = self._work.rewritten(self._config_with(patterns)).report.graphs
-        products = functools.reduce(
-            Products.plus, (graph.products for graph in graphs), NO_PRODUCTS
-        )
+        products = NO_PRODUCTS
+        for graph in self._work.rewritten(self._config_with(patterns)).report.graphs:
+            products = products.plus(graph.products)
         if products.share is not None:
             return products.share
         return products.nodes[0] / max(products.nodes[-1], 1)
 
     def _is_right(self, patterns: Patterns) -> bool:
         """Tells whether all outputs are good on the watched batches."""
-        return all(output.is_good for output in self._run(patterns, self._watched)[0])
+        return are_good(self._run(patterns, self._watched)[0])
 
     def _holds(self, patterns: Patterns) -> bool:
         """Tells whether all outputs are good on all batches; if not, the worst batch is watched
@@ -286,10 +281,12 @@ class Search:
         if not self._is_right(patterns):
             return False
         outputs, furthest, _ = self._run(patterns, tuple(range(len(self._work.flat.batches))))
-        if all(output.is_good for output in outputs):
+        if are_good(outputs):
             return True
-        unwatched = [number for number in furthest if number not in self._watched]
-        self._watched += tuple(unwatched[:1])
+        for number in furthest:
+            if number not in self._watched:
+                self._watched += (number,)
+                break
         return False
 
     def _config_with(self, patterns: Patterns) -> AmpConfig:
@@ -323,7 +320,9 @@ def _layers_of(nodes: Iterable[NodeError | None]) -> Patterns:
     """Returns the patterns of the layers of some nodes; none where a layer is not recorded."""
     layers: dict[str, None] = {}
     for node in nodes:
-        path = path_of(node.name) if node else ""
+        path = ""
+        if node is not None:
+            path = path_of(node.name)
         if not path:
             return ()
         layers[f"{LAYER}{path}"] = None
@@ -346,19 +345,6 @@ def places_of(node: str) -> list[str]:
     return list(places)
 
 
-def _for_any_number(patterns: Patterns) -> Patterns:
-    """Returns one pattern in place of those that differ only in numbers, as those of block_1 and
-    block_12 do.
-    """
-    groups: dict[str, list[str]] = {}
-    for pattern in patterns:
-        groups.setdefault(_NUMBER.sub(_ANY_NUMBER, pattern), []).append(pattern)
-    merged = []
-    for general, group in groups.items():
-        merged.append(general if len(group) > 1 else group[0])
-    return tuple(merged)
-
-
 def _severity(node: NodeError) -> tuple[float, bool]:
     """A key that sorts the largest local errors first, in a stable sort.
 
@@ -371,4 +357,6 @@ def _own(node: NodeError) -> Patterns:
     """The nodes to keep in float32 so that nothing is lost at a node: itself, or the sources of its
     16-bit inputs.
     """
-    return (node.name,) if node.is_f16 else node.rounded
+    if node.is_f16:
+        return (node.name,)
+    return node.rounded

@@ -88,7 +88,7 @@ class FlatStep:
     @property
     def ends(self) -> tuple[str, ...]:
         """The nodes that a rewrite must leave unchanged."""
-        results = [name.partition(":")[0] for name in self.results]
+        results = map(node_of, self.results)
         return (*self.feeds, *self.captures, *self.variables, *results, *self.effects)
 
     def rewritten(self, config: AmpConfig, hardware: Hardware | None) -> RewriteResult:
@@ -346,10 +346,16 @@ def reached(
     found = dict.fromkeys(starts)
     waiting = list(found)
     while waiting:
-        fresh = {source: None for source in sources(waiting.pop()) if source not in found}
-        found |= fresh
-        waiting += fresh
+        for source in sources(waiting.pop()):
+            if source not in found:
+                found[source] = None
+                waiting.append(source)
     return found
+
+
+def node_of(text: str) -> str:
+    """The name of the node that an input of a node, or the name of a tensor, tells of."""
+    return text.removeprefix("^").partition(":")[0]
 
 
 def every_node(graph: Any) -> Iterator[Any]:

@@ -24,6 +24,7 @@ from amp_tf.tools.comparing.flattening import (
     FlatStep,
     Variable,
     keeps_state,
+    node_of,
     reached,
 )
 
@@ -159,31 +160,37 @@ class JointGraph:
 
     def _set_variables(self, is_disturbed: bool, wanted: Any = None) -> None:
         """Sets the variables on all sides; with ``wanted`` those that these tensors depend on."""
-        chosen = list(self._variables.values())
+        needed: set[Any] | None = None
         if wanted is not None:
             needed = self._operations_behind(wanted)
-            chosen = [
-                held for held in chosen if any(place.op in needed for place in held.places.values())
-            ]
+        resets: list[Any] = []
         values = {}
-        for held in chosen:
+        for held in self._variables.values():
+            places = {place.op for place in held.places.values()}
+            if needed is not None and needed.isdisjoint(places):
+                continue
+            resets += held.resets
             values[held.start] = held.value
             if is_disturbed:
                 values[held.start] = disturbed(held.value)
-        self._session.run([held.resets for held in chosen], values)
+        self._session.run(resets, values)
 
     def _operations_behind(self, wanted: Any) -> set[Any]:
         """Returns the operations that tensors depend on."""
         import tensorflow as tf
 
         def sources(operation: Any) -> list[Any]:
-            return [*(tensor.op for tensor in operation.inputs), *operation.control_inputs]
+            return [*map(_operation, operation.inputs), *operation.control_inputs]
 
-        return set(reached([tensor.op for tensor in tf.nest.flatten(wanted)], sources))
+        return set(reached(map(_operation, tf.nest.flatten(wanted)), sources))
 
     def read(self, wanted: Any) -> Any:
         """Fetches tensors that depend on variables only, such as their values after a batch."""
         return self._session.run(wanted)
+
+
+def _operation(tensor: Any) -> Any:
+    return tensor.op
 
 
 def _hold(variable: Variable, name: str, sides: Iterable[str]) -> _Held:
@@ -257,7 +264,9 @@ def _separate(graph: Any, side: str, given: Mapping[str, Any]) -> Any:
 
 def _rename_functions(node: Any, functions: Mapping[str, str]) -> None:
     for value in node.attr.values():
-        called = [value.func] if value.HasField("func") else value.list.func
+        called = list(value.list.func)
+        if value.HasField("func"):
+            called.append(value.func)
         for function in called:
             function.name = functions.get(function.name, function.name)
     node.op = functions.get(node.op, node.op)
@@ -274,11 +283,11 @@ def _why(message: str) -> str:
 def written(flat: FlatStep) -> list[str]:
     """Returns the float32 variables that the step may write."""
     used = _writers(flat)
-    return [
-        name
-        for name, variable in flat.variables.items()
-        if name in used and variable.value.dtype == np.float32
-    ]
+    found = []
+    for name, variable in flat.variables.items():
+        if name in used and variable.value.dtype == np.float32:
+            found.append(name)
+    return found
 
 
 def _writers(flat: FlatStep) -> dict[str, list[Any]]:
@@ -288,7 +297,7 @@ def _writers(flat: FlatStep) -> dict[str, list[Any]]:
         if node.op in VARIABLE_READERS:
             continue
         for place, text in enumerate(node.input):
-            name = text.partition(":")[0]
+            name = node_of(text)
             if name in flat.variables and _may_write(flat.variables[name], node.op, place):
                 found.setdefault(name, []).append(node)
     return found
@@ -387,14 +396,14 @@ def _changes(flat: FlatStep) -> dict[str, tuple[str, int]]:
     compared.
     """
     nodes = {node.name: node for node in flat.graph.node}
-    if any(node.op in BEGINNINGS for node in flat.graph.node):
+    if any(node.op in BEGINNINGS for node in nodes.values()):
         return {}
     found = {}
     for variable, (write, *others) in _writers(flat).items():
-        if others or write.input[0].partition(":")[0] != variable:
+        if others or node_of(write.input[0]) != variable:
             continue
         if write.op in WHOLE_WRITES:  # variable.assign(variable - change)
-            update = nodes[write.input[1].partition(":")[0]]
+            update = nodes[node_of(write.input[1])]
             if update.op in UPDATED_BY and _reads(update, variable, nodes):
                 found[variable] = update.name, 1
             continue
@@ -408,5 +417,5 @@ def _changes(flat: FlatStep) -> dict[str, tuple[str, int]]:
 
 def _reads(update: Any, variable: str, nodes: Mapping[str, Any]) -> bool:
     """Tells whether the first input of a node is a variable's value."""
-    read = nodes.get(update.input[0].partition(":")[0])
+    read = nodes.get(node_of(update.input[0]))
     return read is not None and list(read.input[:1]) == [variable]

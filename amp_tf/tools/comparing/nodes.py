@@ -23,7 +23,7 @@ from amp_tf.graph.attributes import ROUNDED_ATTR
 from amp_tf.oplists.table import RESHAPING, WAYS_OUT
 from amp_tf.precision import Precision
 from amp_tf.tools.comparing import verdicts
-from amp_tf.tools.comparing.flattening import OWN_SCOPE, FlatStep
+from amp_tf.tools.comparing.flattening import OWN_SCOPE, FlatStep, node_of
 from amp_tf.tools.comparing.joining import AMP, FLOAT32, JointGraph
 from amp_tf.tools.comparing.verdicts import Statistics
 from amp_tf.tools.progress import Progress
@@ -75,7 +75,7 @@ def probe(step: FlatStep, rewritten: Any, graph: Any) -> Iterator[Probe]:
     rewritten.
     """
     versions = Versions(step, rewritten)
-    ends = {text.partition(":")[0] for text in step.results}
+    ends = set(map(node_of, step.results))
     for name in nodes_run_once(step.graph):
         if name in ends or name.startswith(f"{OWN_SCOPE}/") or not versions.has_both(name):
             continue
@@ -124,7 +124,7 @@ class Versions:
         """Returns what to measure at a node; ``None`` where nothing of it is 16 bit."""
         import tensorflow as tf
 
-        sources = [self._source(tensor) for tensor in op.inputs]
+        sources = list(map(self._source, op.inputs))
         rounded = [_name(source.op.name) for source in sources if self._is_f16(source)]
         is_f16 = self._is_f16(op.outputs[0])
         if not is_f16 and not rounded:
@@ -237,13 +237,13 @@ def measure_nodes(
     with joint.graph.as_default():
         probes = list(probe(flat, rewritten, joint.graph))
         measure = verdicts.rows_in(joint.graph, precision.smallest)
-        probed = {each.truth.name for each in probes}
+        for each in probes:
+            rows[each.truth.name] = measure(each.results, each.truth)
         for each in probes:
             for tensor in each.inputs:  # of an input only its largest number is read
-                if tensor.name not in probed and tensor.name not in rows:
+                if tensor.name not in rows:
                     truth = tf.cast(tensor, tf.float32)
                     rows[tensor.name] = measure([truth], truth)
-            rows[each.truth.name] = measure(each.results, each.truth)
     found: dict[str, np.ndarray] = {}
     names = list(rows)
     for start in range(0, len(names), _AT_ONCE):
@@ -259,20 +259,25 @@ def _error(each: Probe, rows: Mapping[str, np.ndarray], precision: Precision) ->
     own = rows[each.truth.name]
     run = Statistics.of(own[:1])
     alone = Statistics.of(own[-1:])  # the same where its op cannot run again
-    sizes = [rows[tensor.name][0][verdicts.LARGEST] for tensor in each.inputs]
+    largest_input = 0.0
+    for tensor in each.inputs:
+        largest_input = max(largest_input, float(rows[tensor.name][0][verdicts.LARGEST]))
+    local = None
+    if len(own) > 1:
+        local = alone.distance
     return NodeError(
         each.name,
         each.op,
         each.is_f16,
         each.rounded,
         accumulated=run.distance,
-        local=alone.distance if len(own) > 1 else None,
-        has_truth=all(verdicts.has_truth(one, precision) for one in (run, alone)),
+        local=local,
+        has_truth=verdicts.has_truth(run, precision) and verdicts.has_truth(alone, precision),
         nonfinite=run.nonfinite,
         nonfinite_alone=alone.nonfinite,
         underflow=alone.underflow,
         largest=run.largest,
-        largest_input=float(max(sizes, default=0.0)),
+        largest_input=largest_input,
     )
 
 
@@ -286,16 +291,19 @@ def nodes_run_once(graph: Any) -> list[str]:
     nodes = {node.name: node for node in graph.node}
     sources: dict[str, list[str]] = {}
     for name, node in nodes.items():
-        found = [_node_of(text) for text in node.input]
-        # The edge back into a loop would make a cycle.
-        sources[name] = [
-            source for source in found if not nodes[source].op.endswith("NextIteration")
-        ]
+        sources[name] = []
+        for source in map(node_of, node.input):
+            # The edge back into a loop would make a cycle.
+            if not nodes[source].op.endswith("NextIteration"):
+                sources[name].append(source)
     depths: dict[str, int] = {}
     for name in graphlib.TopologicalSorter(sources).static_order():
         op = nodes[name].op
-        around = {nodes[source].op for source in sources[name]}
-        depth = max((depths[source] for source in sources[name]), default=0)
+        around = set()
+        depth = 0
+        for source in sources[name]:
+            around.add(nodes[source].op)
+            depth = max(depth, depths[source])
         if op.endswith("Enter"):
             depth += 1
         elif op.endswith("Exit"):
@@ -306,7 +314,3 @@ def nodes_run_once(graph: Any) -> list[str]:
             depth -= 1
         depths[name] = depth
     return [name for name, depth in depths.items() if depth == 0]
-
-
-def _node_of(text: str) -> str:
-    return text.removeprefix("^").partition(":")[0]

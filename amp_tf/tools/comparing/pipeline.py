@@ -22,7 +22,7 @@ from amp_tf.tools.comparing.flattening import FlatStep
 from amp_tf.tools.comparing.joining import output_names
 from amp_tf.tools.comparing.nodes import NodeError
 from amp_tf.tools.comparing.steps import check_settings, flat_step, name_of
-from amp_tf.tools.comparing.verdicts import Patterns
+from amp_tf.tools.comparing.verdicts import Patterns, are_good
 from amp_tf.tools.comparing.work import OutputMeasurement, Work, reference_conditions
 from amp_tf.tools.progress import Progress, silent
 
@@ -97,7 +97,7 @@ def compare(
 
 def _compare(name: str, work: Work, config: AmpConfig, result: RewriteResult) -> Comparison:
     precision = work.precision
-    measured, scale = work.measure(result.graph, f"float32 and {precision.value}", is_first=True)
+    measured, scale = work.measure(result.graph, f"float32 and {precision.value}")
     if not any(one.largest or one.error or one.nonfinite for one in measured.pooled()):
         raise GraphError(
             "in float32 all outputs are empty, zero, inf or nan, so there is nothing to compare",
@@ -106,7 +106,7 @@ def _compare(name: str, work: Work, config: AmpConfig, result: RewriteResult) ->
         )
     yardstick = work.yardstick(measured, config, scale)
     outputs = work.judge(measured, yardstick)
-    if not all(output.is_good for output in outputs):
+    if not are_good(outputs):
         yardstick = work.in_any_batch(yardstick, config, scale)
         outputs = work.judge(measured, yardstick)
     nodes = work.measure_nodes(result.graph, yardstick.numbers[0], scale)
@@ -133,7 +133,7 @@ def _compare(name: str, work: Work, config: AmpConfig, result: RewriteResult) ->
         causes = needed or causes
     except KeyboardInterrupt:
         is_cut = True
-    findings = tuple(describe(node, precision, config) for node in causes)
+    findings = tuple(describe(node, precision) for node in causes)
     found = dataclasses.replace(found, findings=findings, is_cut=is_cut)
     if not patterns:
         return found
@@ -173,11 +173,16 @@ def _products(result: RewriteResult) -> int:
 def _notes(
     work: Work, measured: OutputMeasurement, result: RewriteResult, nodes: Sequence[NodeError]
 ) -> Iterator[str]:
-    if not any(output.nonfinite for output in measured.pooled()):
+    nonfinite = 0.0
+    nonfinite_truth = 0.0
+    for statistics in measured.pooled():
+        nonfinite += statistics.nonfinite
+        nonfinite_truth += statistics.nonfinite_truth
+    if not nonfinite:
         yield from _hidden_infinity(nodes, work.precision)
     if work.flat.is_compiled:
         yield "functions for XLA (jit_compile) were run without it, which rounds more often"
-    if any(statistics.nonfinite_truth for statistics in measured.pooled()):
+    if nonfinite_truth:
         yield "some outputs are inf or nan in float32 already; those numbers are left out"
     if result.report.unmatched:
         names = (node.name for node in result.report.nodes)

@@ -21,7 +21,7 @@ from amp_tf.errors import GraphError
 from amp_tf.hooks import state
 from amp_tf.oplists.table import DATA_SOURCES, READ_OPS, REFERENCE_VARIABLES, VARIABLE_HANDLES
 from amp_tf.tools.comparing import flattening
-from amp_tf.tools.comparing.flattening import OWN_SCOPE, RESULT, FlatStep, reached
+from amp_tf.tools.comparing.flattening import OWN_SCOPE, RESULT, FlatStep, node_of, reached
 
 if TYPE_CHECKING:
     from amp_tf.tools.comparing.training import Training
@@ -42,8 +42,9 @@ class SessionRuns:
 
     @property
     def name(self) -> str:
-        """The name of the runs."""
-        return str(self.targets[0].name if self.targets else self.fetches[0].op.name)
+        """The name of the first operation that they run, or whose result they fetch."""
+        operations = [*self.targets, *(tensor.op for tensor in self.fetches)]
+        return str(operations[0].name)
 
     def flat_step(self, batches: Iterable[Sequence[np.ndarray]]) -> FlatStep:
         """The step as a flat graph, with the variables' present values; a GraphError where one has
@@ -52,34 +53,37 @@ class SessionRuns:
         Batches have the values of ``fed`` and ``given``.
         """
         graph, feeds = self._graph()
-        results = [feeds.get(tensor.name, tensor.name) for tensor in self.fetches]
-        targets = [operation.name for operation in self.targets]
+        results = []
+        outputs = []
+        for tensor in self.fetches:
+            result = tensor.name
+            if result in feeds:
+                result = f"{feeds[result]}:0"
+            results.append(result)
+            if tensor.dtype.base_dtype.is_floating:
+                outputs.append((RESULT, tensor.name, result))
+        targets = tuple(operation.name for operation in self.targets)
         ends = [*results, *feeds.values(), *targets]
-        nodes = [text.partition(":")[0] for text in ends]
-        graph = _extracted(graph, nodes)
+        graph = _extracted(graph, map(node_of, ends))
         variables = self._variables(graph)
         options = self.session._config.graph_options.rewrite_options
         flat, shapes, is_compiled = flattening.flatten_graph(graph, [*ends, *variables], options)
-        outputs = []
-        for tensor, name in zip(self.fetches, results, strict=True):
-            if tensor.dtype.base_dtype.is_floating:
-                outputs.append((RESULT, tensor.name, name))
         return FlatStep(
             graph=flat,
             batches=tuple(map(tuple, batches)),
-            feeds=tuple(name.partition(":")[0] for name in feeds.values()),
+            feeds=tuple(feeds.values()),
             captures={},
             variables=variables,
             results=tuple(results),
             outputs=tuple(outputs),
-            effects=tuple(targets),
+            effects=targets,
             is_compiled=is_compiled,
             shapes=shapes,
         )
 
     def _graph(self) -> tuple[Any, dict[str, str]]:
         """Returns the session's GraphDef with placeholders in place of what is fed and given, and
-        their names by the tensors'.
+        the names of these nodes by the tensors'.
         """
         import tensorflow as tf
 
@@ -87,17 +91,17 @@ class SessionRuns:
         for node in whole.node:
             node.device = ""  # it names the program's cluster, and the comparison runs here
         graph = tf.Graph()
-        placeholders: dict[str, Any] = {}
+        inputs: dict[str, Any] = {}
+        feeds = {}
         with graph.as_default():
             for number, tensor in enumerate((*self.fed, *self.given)):
                 dtype = tensor.dtype.base_dtype
                 name = f"{OWN_SCOPE}/fed_{number}"
-                placeholders[tensor.name] = tf.compat.v1.placeholder(dtype, tensor.shape, name)
-            inputs = dict(placeholders)
-            for name, placeholder in placeholders.items():
-                inputs[f"^{name.partition(':')[0]}"] = placeholder  # who waits for its node
+                placeholder = tf.compat.v1.placeholder(dtype, tensor.shape, name)
+                inputs[tensor.name] = placeholder
+                inputs[f"^{tensor.op.name}"] = placeholder  # who waits for its node
+                feeds[tensor.name] = placeholder.op.name
             tf.import_graph_def(whole, input_map=inputs, name="")
-        feeds = {name: placeholder.name for name, placeholder in placeholders.items()}
         return graph.as_graph_def(add_shapes=True), feeds
 
     def _variables(self, graph: Any) -> dict[str, flattening.Variable]:
@@ -132,14 +136,14 @@ class SessionRuns:
         return variables
 
 
-def _extracted(graph: Any, ends: Sequence[str]) -> Any:
+def _extracted(graph: Any, ends: Iterable[str]) -> Any:
     """Returns the part of a GraphDef that some nodes need."""
     import tensorflow as tf
 
     nodes = {node.name: node for node in graph.node}
 
     def sources(name: str) -> list[str]:
-        return [text.removeprefix("^").partition(":")[0] for text in nodes[name].input]
+        return list(map(node_of, nodes[name].input))
 
     found = reached(ends, sources)
     needed = [node for name, node in nodes.items() if name in found]
@@ -180,16 +184,16 @@ class Sessions:
         """Compares the most frequent kind of training runs made so far, if there were any; of one
         session or of all.
         """
-        kinds = list(self._kinds.values())
-        if session is not None:
-            kinds = [self._kinds.get(session, {})]
         found: list[SessionRuns] = []
-        for of_one in kinds:
-            found += [runs for runs in of_one.values() if runs is not None and runs.batches]
+        for owner, kinds in self._kinds.items():
+            if session in (None, owner):
+                found += [runs for runs in kinds.values() if runs is not None and runs.batches]
         if not found:
             return
         runs = max(found, key=lambda runs: len(runs.batches))
         self._kinds.clear()  # frees sessions and batches; nothing is compared after this
+        if not self._training.claim():
+            return
         if runs.session.sess_str:
             fix = "Train in one process, without a target"
             where = "tf.compat.v1.Session"
@@ -210,13 +214,13 @@ class Sessions:
     ) -> Any:
         runs = None
         if self._is_watched() and handle is None and self._gradients.get(session.graph):
-            with self._training.surviving():
+            with self._training.answering():
                 fed = [reference.deref() for reference in feeds]
                 runs = self._runs_of(session, targets, fetches, fed)
         if runs is None:
             return original(session, handle, targets, fetches, feeds, *rest)
         results = original(session, handle, targets, [*fetches, *runs.given], feeds, *rest)
-        with self._training.surviving():
+        with self._training.answering():
             values = [np.array(feeds[tensor.ref()]) for tensor in runs.fed]
             runs.batches.append((*values, *results[len(fetches) :]))
             if len(runs.batches) >= self._training.request.steps:
@@ -225,7 +229,7 @@ class Sessions:
 
     def _close(self, original: Any, session: Any) -> None:
         if self._is_watched():
-            with self._training.surviving():
+            with self._training.answering():
                 self.compare(session)
         original(session)
 
@@ -237,21 +241,28 @@ class Sessions:
     ) -> SessionRuns | None:
         """Returns the runs of a kind; ``None`` where they do not train."""
         kinds = self._kinds.setdefault(session, {})
-        key = tuple(frozenset(each.name for each in some) for some in (targets, fetches, fed))
+        names = _names(fed)
+        key = tuple(map(_names, (targets, fetches, fed)))
         if key in kinds:
             return kinds[key]
-        names = {tensor.name for tensor in fed}
 
         def sources(operation: Any) -> list[Any]:
-            read = [tensor.op for tensor in operation.inputs if tensor.name not in names]
-            return [*read, *operation.control_inputs]
+            found = list(operation.control_inputs)
+            for tensor in operation.inputs:
+                if tensor.name not in names:
+                    found.append(tensor.op)
+            return found
 
         needed = list(reached([*targets, *(tensor.op for tensor in fetches)], sources))
         kinds[key] = None
-        if any(operation.name in self._gradients[session.graph] for operation in needed):
+        if not self._gradients[session.graph].isdisjoint(_names(needed)):
             given = _data_of(needed)
             kinds[key] = SessionRuns(session, list(fetches), list(targets), fed, given, needed)
         return kinds[key]
+
+
+def _names(things: Iterable[Any]) -> frozenset[str]:
+    return frozenset(thing.name for thing in things)
 
 
 def _data_of(operations: Iterable[Any]) -> list[Any]:

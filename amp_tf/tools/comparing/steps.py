@@ -11,6 +11,7 @@ import numpy as np
 from amp_tf.config import AmpConfig, check_config
 from amp_tf.errors import ConfigError, GraphError
 from amp_tf.tools.comparing import flattening
+from amp_tf.tools.comparing.calls import Call, Calls
 from amp_tf.tools.comparing.flattening import GRADIENT, LOSS, OWN_SCOPE, RESULT, FlatStep
 from amp_tf.tools.comparing.sessions import SessionRuns
 
@@ -33,15 +34,15 @@ def check_settings(config: AmpConfig | None, steps: int) -> AmpConfig:
 
 
 def flat_step(subject: Any, batches: Iterable[Any], limit: int) -> FlatStep:
-    """The step of a :class:`SessionRuns`, or one that is traced from a Keras model or a function,
-    as a flat graph.
+    """The step of :class:`SessionRuns`, or one that is traced from a Keras model or a function, as
+    a flat graph.
 
     A compiled Keras model gives loss and gradients, and takes the loss scale last; another one its
-    results. Else it is a ``tf.function``, a concrete function, a signature of a SavedModel, or any
-    callable.
+    results. Else it is a ``tf.function``, a concrete function, a signature of a SavedModel, any
+    callable, or the :class:`Calls` of one.
 
     Args:
-        subject: the model, function or runs.
+        subject: the model, function, calls or runs.
         batches: for a compiled model ``(x, y)`` or ``(x, y, sample_weight)``; for others a tuple of
             arguments, a mapping of named ones, or the only argument.
         limit: how many of them are used at most.
@@ -52,6 +53,28 @@ def flat_step(subject: Any, batches: Iterable[Any], limit: int) -> FlatStep:
     """
     if isinstance(subject, SessionRuns):
         return subject.flat_step(itertools.islice(batches, limit))
+    has_optimizer = getattr(subject, "optimizer", None) is not None
+    is_training = hasattr(subject, "compute_loss") and has_optimizer
+    if isinstance(subject, Calls):
+        calls = subject.alike
+    else:
+        _check_subject(subject, batches)
+        calls = []
+        for batch in itertools.islice(batches, limit):
+            calls.append(_as_call(batch, subject, is_training))
+            _check_structure(calls[0], calls[-1])
+    if not calls:
+        raise ConfigError("there are no batches", where=_WHERE, fix=_BATCHES)
+    rows = tuple(map(_arrays, calls))
+    function, results = _traced(subject, calls[0], rows, is_training)
+    is_compiled = getattr(subject, "_jit_compile", None) or getattr(subject, "jit_compile", None)
+    return flattening.flatten(
+        function, results, rows, is_scaled=is_training, is_compiled=bool(is_compiled)
+    )
+
+
+def _check_subject(subject: Any, batches: Any) -> None:
+    """Checks the types of what the user compares, by a ConfigError."""
     if not callable(subject):
         raise ConfigError(
             f"expected a Keras model or a function, got {type(subject).__name__}",
@@ -62,21 +85,10 @@ def flat_step(subject: Any, batches: Iterable[Any], limit: int) -> FlatStep:
     if isinstance(batches, (str, bytes, Mapping)) or not isinstance(batches, Iterable):
         what = f"expected batches, got {type(batches).__name__}"
         raise ConfigError(what, where=_WHERE, fix=_BATCHES)
-    has_optimizer = getattr(subject, "optimizer", None) is not None
-    is_training = hasattr(subject, "compute_loss") and has_optimizer
-    calls = [_as_call(batch, subject, is_training) for batch in itertools.islice(batches, limit)]
-    if not calls:
-        raise ConfigError("there are no batches", where=_WHERE, fix=_BATCHES)
-    rows = tuple(_leaves(call, calls[0]) for call in calls)
-    function, results = _traced(subject, calls[0], rows, is_training)
-    is_compiled = getattr(subject, "_jit_compile", None) or getattr(subject, "jit_compile", None)
-    return flattening.flatten(
-        function, results, rows, is_scaled=is_training, is_compiled=bool(is_compiled)
-    )
 
 
 def _traced(
-    subject: Any, call: Any, rows: Sequence[Sequence[np.ndarray]], is_training: bool
+    subject: Any, call: Call, rows: Sequence[Sequence[np.ndarray]], is_training: bool
 ) -> tuple[Any, list[tuple[str, str]]]:
     """Traces a step; returns the concrete function, and kind and name of each result."""
     import tensorflow as tf
@@ -84,11 +96,17 @@ def _traced(
     results: list[tuple[str, str]] = []
     # Without jit_compile: nodes inside of XLA's functions cannot be fetched.
     inner = getattr(subject, "python_function", subject)
+    if isinstance(subject, Calls):
+        inner = subject.function
+    first = tf.nest.flatten(call)
 
-    def step(*leaves: Any) -> list[Any]:
-        arguments, named = tf.nest.pack_sequence_as(call, list(leaves[: len(rows[0])]))
+    def step(*tensors: Any) -> list[Any]:
+        given = iter(tensors)
+        # Autograph, which converts this function, leaves comprehensions alone.
+        leaves = [next(given) if isinstance(leaf, np.ndarray) else leaf for leaf in first]
+        arguments, named = tf.nest.pack_sequence_as(call, leaves)
         if is_training:
-            found = _training_results(subject, *arguments, scale=leaves[-1])
+            found = _training_results(subject, *arguments, scale=tensors[-1])
         else:
             values = _named(inner(*arguments, **named))
             found = [(RESULT, name or RESULT, value) for name, value in values]
@@ -100,8 +118,8 @@ def _traced(
         dtype = values[0].dtype
         if dtype.kind in "OSU":
             dtype = tf.string
-        first, *others = (tf.TensorSpec(value.shape, dtype) for value in values)
-        specs.append(first.most_specific_common_supertype(others))
+        first_spec, *others = (tf.TensorSpec(value.shape, dtype) for value in values)
+        specs.append(first_spec.most_specific_common_supertype(others))
     if is_training:
         specs.append(tf.TensorSpec((), tf.float32, name="loss_scale"))
     try:
@@ -117,25 +135,29 @@ def _traced(
         ) from error
 
 
-def _as_call(batch: Any, subject: Any, is_training: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the positional and named arguments of a batch."""
+def _as_call(batch: Any, subject: Any, is_training: bool) -> Call:
+    """Returns the positional and named arguments of a batch, as arrays."""
+    import tensorflow as tf
+
     arguments: tuple[Any, ...] = (batch,)
+    named: dict[str, Any] = {}
     if isinstance(batch, (tuple, list)):
         arguments = tuple(batch)
     if is_training:
         if len(arguments) not in (2, 3):
             what = "a batch of a compiled model is (x, y) or (x, y, sample_weight)"
             raise ConfigError(what, where=_WHERE, fix=_BATCHES)
-        return arguments, {}
-    if hasattr(subject, "layers") and hasattr(subject, "trainable_variables"):
-        return arguments[:1], {}  # a model takes all inputs at once
-    if isinstance(batch, Mapping):
-        return (), dict(batch)
-    return arguments, {}
+    elif hasattr(subject, "layers") and hasattr(subject, "trainable_variables"):
+        arguments = arguments[:1]  # a model takes all inputs at once
+    elif isinstance(batch, Mapping):
+        arguments = ()
+        named = dict(batch)
+    args, kwargs = tf.nest.map_structure(_array, (arguments, named))
+    return args, kwargs
 
 
-def _leaves(call: Any, first: Any) -> tuple[np.ndarray, ...]:
-    """Returns the arrays of a call, which has to have the structure of the first one."""
+def _check_structure(first: Call, call: Call) -> None:
+    """Checks that a call has the structure of the first one, by a ConfigError."""
     import tensorflow as tf
 
     try:
@@ -144,20 +166,25 @@ def _leaves(call: Any, first: Any) -> tuple[np.ndarray, ...]:
         what = "batches differ in structure from the first one"
         fix = "Pass the same arguments in each batch"
         raise ConfigError(what, where=_WHERE, fix=fix) from None
-    return tuple(map(_array, tf.nest.flatten(call)))
+
+
+def _arrays(call: Call) -> tuple[np.ndarray, ...]:
+    import tensorflow as tf
+
+    return tuple(leaf for leaf in tf.nest.flatten(call) if isinstance(leaf, np.ndarray))
 
 
 def _array(leaf: Any) -> np.ndarray:
     """Returns a leaf of a batch as an array; a ConfigError where it is none."""
     import tensorflow as tf
 
-    fault = f"{leaf!r} has no values that can be fed"
+    fault = ConfigError(f"{leaf!r} has no values that can be fed", where=_WHERE, fix=_ARRAYS)
     is_symbolic = isinstance(leaf, tf.Tensor) and not hasattr(leaf, "numpy")
     if is_symbolic or "KerasTensor" in type(leaf).__name__:
-        raise ConfigError(fault, where=_WHERE, fix=_ARRAYS)
+        raise fault
     array = np.asarray(leaf)
     if array.dtype == object and not all(isinstance(item, (str, bytes)) for item in array.flat):
-        raise ConfigError(fault, where=_WHERE, fix=_ARRAYS)
+        raise fault
     if isinstance(leaf, float):
         return array.astype(np.float32)
     return array
@@ -205,11 +232,8 @@ def _named(structure: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 def name_of(subject: Any) -> str:
     """The name of a model or function, for messages."""
-    name = (
-        getattr(subject, "name", None)
-        or getattr(subject, "__name__", None)
-        or type(subject).__name__
-    )
+    own = getattr(subject, "name", None) or getattr(subject, "__name__", None)
+    name = own or type(subject).__name__
     if isinstance(name, bytes):
         return name.decode()
     return str(name)

@@ -3,55 +3,56 @@
 The request of ``amp-tf compare`` and the answer of the program that it starts are files in one
 folder.
 
-Keras: the first call of a model's train function is compared instead of run. ``fit`` and
-``train_on_batch`` create that function and call it with an iterator, so the model is built, and the
-batches are those of the training: shuffled, weighted and prepared.
+A step is that of a Keras model (``models``), a ``tf.function`` that computes gradients
+(``functions``), or runs of a TF1 session that need them (``sessions``). The last two are compared
+after the wanted number of calls, or when the program ends. A program that trains nothing by its
+end: what it ran forward is compared.
 
-A ``tf.function`` that computes gradients (``functions``), and runs of a TF1 session that need them
-(``sessions``), are compared after the wanted number of calls, or when the program ends.
-
-A program that trains nothing by its end: what it ran forward is compared (``forward``).
+A comparison that fails ends the program, too: nobody who asked for it waits for a training.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import json
-import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
-from amp_tf.hooks import notices, state
+from amp_tf.hooks import layer_paths, state, switch
 from amp_tf.hooks.patches import Patches
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.reporting import files
-from amp_tf.tools import train_functions
+from amp_tf.tools.comparing.calls import Calls
 from amp_tf.tools.comparing.comparison import Comparison
-from amp_tf.tools.comparing.forward import Forward
 from amp_tf.tools.comparing.functions import Functions
+from amp_tf.tools.comparing.models import Models
 from amp_tf.tools.comparing.pipeline import compare
 from amp_tf.tools.comparing.sessions import Sessions
 from amp_tf.tools.progress import on_stderr
-from amp_tf.tools.train_functions import ReadAhead, as_step
+from amp_tf.tools.starting import TENSORFLOW
 
-_ONE_REPLICA = "the first replica's part of each batch was run, on one device"
+NOT_COMPARED = 2  #: the exit status of a program whose comparison failed
 _UNSCALED = (
     "{} does not scale its loss, so small gradients become zero in float16. First {}, then "
     "compare again."
 )
 _SCALE_IN_LOOP = "scale the loss with amp_tf.LossScaleOptimizer or amp_tf.LossScaler"
 _SCALE_IN_MODEL = "take the gradients of self.optimizer.scale_loss(loss) in the model's train_step"
+_OF_FORWARD = "the program trained nothing: the results of {} were compared, and no gradients"
 _CLAIM = "claim"  # is made by the first process that trains
 _ORDER = "order.json"
-_ANSWER = "answer.json"
-_OF_FORWARD = "forward.json"
+# The answers, what counts most first: a process of the program may train while another one ran
+# something forward, or failed.
+_TRAINED = "trained.json"
+_FORWARD = "forward.json"
+_ERROR = "error.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,24 +88,41 @@ class CompareRequest:
         plain = json.loads((folder / _ORDER).read_text())
         return cls(folder, AmpConfig(**plain["config"]), plain["steps"])
 
-    def answer(self, found: Mapping[str, Any], *, is_of_forward: bool = False) -> None:
-        """Writes the answer, whole or not at all: ``comparison`` and its ``text``; or ``error``,
-        why there is none.
+    def answer(self, name: str, plain: Any) -> None:
+        """Writes an answer, whole or not at all."""
+        files.put(self.folder / name, json.dumps(plain))
 
-        A forward step has an answer of its own, because another process of the program may train
-        yet.
-        """
-        files.put(self._answer_file(is_of_forward), json.dumps(dict(found)))
+    def read_answer(self) -> Comparison | None:
+        """Reads the comparison; ``None`` where there is none yet."""
+        for name in (_TRAINED, _FORWARD):
+            with contextlib.suppress(FileNotFoundError):
+                return Comparison.of_plain(json.loads((self.folder / name).read_text()))
+        return None
 
-    def read_answer(self, *, is_of_forward: bool = False) -> dict[str, Any] | None:
-        """Reads the answer; ``None`` while there is none."""
-        try:
-            return dict(json.loads(self._answer_file(is_of_forward).read_text()))
-        except FileNotFoundError:
-            return None
+    def read_error(self) -> str:
+        """Reads why there is no comparison; empty where nothing failed."""
+        with contextlib.suppress(FileNotFoundError):
+            return str(json.loads((self.folder / _ERROR).read_text()))
+        return ""
 
-    def _answer_file(self, is_of_forward: bool) -> Path:
-        return self.folder / (_OF_FORWARD if is_of_forward else _ANSWER)
+    @property
+    def is_answered(self) -> bool:
+        """Tells whether the program is about to end."""
+        return any((self.folder / name).exists() for name in (_TRAINED, _ERROR))
+
+
+_training: Training | None = None
+
+
+def start(library: str, folder: str) -> None:
+    """Watches a library that was imported; at its end the program is compared if it was not."""
+    global _training
+    if _training is None:
+        _training = Training(CompareRequest.receive(Path(folder)))
+        atexit.register(_training.compare_at_exit)
+    with _training.answering():
+        switch.install(layer_paths.__name__)  # for patterns that are for layers
+        _training.install(library)
 
 
 class Training:
@@ -115,57 +133,67 @@ class Training:
     def __init__(self, request: CompareRequest) -> None:
         self.request = request
         self.is_awaited = True
-        self.patches = Patches()
         self.is_scaled = False  #: whether a loss was scaled, by any scaler, in the comparison
         #: whether the step that is compared is a model's own; amp_tf wraps its optimizer
         self.is_of_model = False
-        self.forward = Forward(request.steps)
         self.functions = Functions(self)
+        self.models = Models(self)
         self.sessions = Sessions(self)
+        self._patches = Patches()
         self._lock = threading.Lock()
 
+    def install(self, library: str) -> None:
+        """Patches ``"tensorflow"``, ``"keras"`` or ``"tf_keras"``, which was imported."""
+        if library == TENSORFLOW:
+            state.watch_collections()
+            patches = [*self.functions.patches(), *self.sessions.patches()]
+        else:
+            patches = self.models.patches(library)
+        for owner, name, ours in patches:
+            self._patches.put(owner, name, ours)
+
     @contextlib.contextmanager
-    def surviving(self) -> Iterator[None]:
-        """Stops waiting, with one warning, if anything in the block fails; the program goes on."""
+    def answering(self) -> Iterator[None]:
+        """Answers by the error, and ends the program, if anything in the block fails."""
         try:
             yield
         except Exception as error:
             self.is_awaited = False
-            why = str(error) if isinstance(error, AmpError) else f"{type(error).__name__}: {error}"
+            why = f"{type(error).__name__}: {error}"
+            if isinstance(error, AmpError):
+                why = str(error)
             with contextlib.suppress(OSError):  # a full disk, or the command has ended
-                if "comparison" not in (self.request.read_answer() or {}):  # of another process
-                    self.request.answer({"error": why})
-            notices.warn_once(
-                "comparison.failed",
-                f"nothing is compared ({why.rstrip('.')})",
-                where="amp-tf compare",
-                fix="The program goes on as it was; interrupt it if that is not wanted",
-            )
+                self.request.answer(_ERROR, why)
+            raise SystemExit(NOT_COMPARED) from None
 
-    def compare(self, subject: Any, batches: Sequence[Any], notes: Sequence[str] = ()) -> None:
-        """Compares a step, writes the answer and ends the program by a SystemExit; does nothing the
-        second time.
-        """
+    def claim(self) -> bool:
+        """Tells, once, whether this process is the first one of the program that trains."""
         with self._lock:
             is_first = self.is_awaited
             self.is_awaited = False
         if not is_first:
-            return
+            return False
         try:
             (self.request.folder / _CLAIM).touch(exist_ok=False)
-        except FileExistsError:  # another process was the first one that trains
-            return
+        except OSError:  # another process was the first one, or the command has ended
+            return False
+        return True
+
+    def compare(self, subject: Any, batches: Sequence[Any], notes: Sequence[str] = ()) -> None:
+        """Compares a step that is claimed, writes the answer and ends the program by a
+        SystemExit.
+        """
         self.is_scaled = False
         found = self.request.compare(subject, batches, state.hardware(), notes)
         # The loss of a model, and of a session's optimizer, is scaled by amp_tf.
-        must_scale = isinstance(subject, FunctionType) and found.precision is Precision.FLOAT16
+        must_scale = isinstance(subject, Calls) and found.precision is Precision.FLOAT16
         if must_scale and not self.is_scaled:
             remedy = _SCALE_IN_LOOP
             if self.is_of_model:
                 remedy = _SCALE_IN_MODEL
             headline = _UNSCALED.format(found.name, remedy)
             found = dataclasses.replace(found, headline=headline, patterns=(), products_kept=0)
-        self.request.answer({"comparison": found.to_dict(), "text": str(found)})
+        self.request.answer(_TRAINED, found.to_plain())
         raise SystemExit(0 if found.is_healthy else 1)
 
     def compare_at_exit(self) -> None:
@@ -174,15 +202,21 @@ class Training:
         """
         if not self.is_awaited:
             return
-        with self.surviving(), contextlib.suppress(SystemExit):
+        with contextlib.suppress(SystemExit), self.answering():
             self.functions.compare()
             self.sessions.compare()
-            step = self.forward.most_called()
-            if step is not None and not (self.request.folder / _CLAIM).exists():
-                subject, batches, notes = step
-                found = self.request.compare(subject, batches, state.hardware(), notes)
-                answer = {"comparison": found.to_dict(), "text": str(found)}
-                self.request.answer(answer, is_of_forward=True)
+            self._compare_forward()
+
+    def _compare_forward(self) -> None:
+        """Compares what has most calls, models before functions, unless a process trains."""
+        called = [calls for calls in self.models.forward if calls.kept]
+        called = called or [calls for calls in self.functions.forward if calls.kept]
+        if not called or (self.request.folder / _CLAIM).exists():
+            return
+        most = max(called, key=lambda calls: len(calls.kept))
+        notes = (_OF_FORWARD.format(most.name),)
+        found = self.request.compare(most, most.kept, state.hardware(), notes)
+        self.request.answer(_FORWARD, found.to_plain())
 
     def note_scaling(self, original: Any, scaler: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Notes that a scaler scales a loss."""
@@ -195,73 +229,3 @@ class Training:
         """Notes the same of a bare optimizer: of a model, amp_tf wraps it, and it scales then."""
         self.is_scaled |= self.is_of_model
         return original(optimizer, *args, **kwargs)
-
-
-def install(training: Training, library: str) -> None:
-    """Patches ``"tensorflow"``, ``"keras"`` or ``"tf_keras"``, which was imported."""
-    if library == "tensorflow":
-        state.watch_collections()
-        patches = [*training.functions.patches(), *training.sessions.patches()]
-    else:
-        patches = [*_patches_of_keras(training, library), *training.forward.patches(library)]
-    for owner, name, ours in patches:
-        training.patches.put(owner, name, ours)
-
-
-def _patches_of_keras(training: Training, library: str) -> list[tuple[Any, str, Any]]:
-    """Returns the patches that watch ``fit``, and the scalers of a library."""
-
-    def watch(model: Any, owner: Any) -> Any:
-        function = model.train_function
-        if not training.is_awaited:
-            return function
-        return _WatchedFit(function, model, training, owner)
-
-    patches: list[tuple[Any, str, Any]] = [train_functions.patch(library, "train", watch)]
-    module = sys.modules[library]
-    if library == "keras":
-        scaler = module.optimizers.LossScaleOptimizer
-        patches.append((scaler, "scale_loss", training.note_scaling))
-        patches.append((module.optimizers.Optimizer, "scale_loss", training.note_scaling_of_model))
-        return patches
-    scaler = module.mixed_precision.LossScaleOptimizer
-    for one in (scaler, *scaler.__subclasses__()):  # tf_keras has two
-        if one.__module__.startswith(library):
-            patches.append((one, "get_scaled_loss", training.note_scaling))
-    return patches
-
-
-class _WatchedFit(ReadAhead):
-    """A model's train function whose first call is compared; if the comparison fails, it trains as
-    it would have.
-    """
-
-    def __init__(self, function: Any, model: Any, training: Training, owner: Any) -> None:
-        super().__init__(function, model)
-        self._training = training
-        self._owner = owner
-
-    def __call__(self, iterator: Any) -> Any:
-        if self._training.is_awaited:
-            with self._training.surviving():
-                self._compare(self.take(iterator, self._training.request.steps))
-        return super().__call__(iterator)
-
-    def _compare(self, taken: Sequence[Any]) -> None:
-        import tensorflow as tf
-
-        def of_one_replica(value: Any) -> Any:
-            if isinstance(value, tf.distribute.DistributedValues):
-                return value.values[0]
-            return value
-
-        own = [tf.nest.map_structure(of_one_replica, batch) for batch in taken]
-        subject, batches, notes = as_step(self._model, own, self._owner)
-        self._training.is_of_model = True
-        strategy = self._model.distribute_strategy
-        if strategy.num_replicas_in_sync == 1:
-            self._training.compare(subject, batches, notes)
-            return
-        # The program may be in the strategy's scope, but in no replica.
-        with tf.distribute.ReplicaContext(strategy, 0):
-            self._training.compare(subject, batches, (*notes, _ONE_REPLICA))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -60,6 +60,11 @@ class Output:
     def has_truth(self) -> bool:
         """Tells whether float32 itself has two correct digits of it."""
         return self.noise <= NO_TRUTH
+
+
+def are_good(outputs: Iterable[Output]) -> bool:
+    """Tells whether all outputs are."""
+    return all(output.is_good for output in outputs)
 
 
 def judge(

@@ -18,6 +18,7 @@ from typing import Any
 from amp_tf.hooks import state, step_times, summary, switch
 from amp_tf.reporting import files, reports
 
+STEP = "_AMP_TF_STEP"  #: names the step to time; empty for the one that takes longest
 LEAST = 5  #: steps that a run needs after the first ones
 _FIRST = 3  # they trace, and fill caches
 _SECONDS = 5.0  # for which steps are recorded in a run
@@ -25,15 +26,12 @@ _TRAINS = ("fit", "train_on_batch")  # an evaluation beside them is not the prog
 _MIB = 1024.0  # a MiB in units of /proc/self/status
 
 
-def start(folder: str, wanted: str) -> None:
-    """Records from now on, in the libraries that are imported.
-
-    Args:
-        folder: gets the answer, a file named after the process.
-        wanted: the name of the step that is timed; empty for the one that takes longest.
+def start(_: str, folder: str) -> None:
+    """Records from now on, in the libraries that are imported; the answer is a file in the folder,
+    named after the process.
     """
     if state.current().on_step is None:
-        recorder = Recorder(Path(folder), wanted)
+        recorder = Recorder(Path(folder), os.environ.get(STEP, ""))
         state.note(on_step=recorder.add)
         atexit.register(recorder.write)
     switch.install(step_times.__name__)

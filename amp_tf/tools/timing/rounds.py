@@ -13,7 +13,6 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from amp_tf.config import DISABLE_VAR
 from amp_tf.tools.progress import Progress, during, silent
@@ -116,43 +115,38 @@ class Timed:
             ratios.append(float32.median / mixed.median)
         return Verdict.of(ratios)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns everything as JSON's types."""
-        verdict = self.verdict
-        return {
-            **dataclasses.asdict(self),
-            "speedup": verdict.speedup,
-            "standard_error": verdict.error,
-            "verdict": verdict.told(self.device),
-        }
-
     def __str__(self) -> str:
-        ways = (_Column(self.float32), _Column(self.mixed))
-        rows = [
-            ("", *_WAYS.values()),
-            ("ms a step, median", *(way.median for way in ways)),
-            ("half of the steps", *(way.middle for way in ways)),
-            ("s until the first step", *(way.first for way in ways)),
+        float32 = _figures(self.float32)
+        mixed = _figures(self.mixed)
+        titles = [
+            "ms a step, median",
+            "s until the first step",
+            f"peak {self.device} memory, MiB",
         ]
-        if self.mixed[0].peak_mib is not None:
-            rows.append((f"peak {self.device} memory, MiB", *(way.peak for way in ways)))
-        counts = " and ".join(f"{way.count:,}" for way in ways)
-        lines = [f"A step of {self.step}, {counts} of them in {self.verdict.rounds} rounds:"]
-        lines += [f"  {name:24}{one:>18}{two:>18}" for name, one, two in rows]
+        counts = f"{_count(self.float32):,} and {_count(self.mixed):,} of them"
+        lines = [f"A step of {self.step}, {counts} in {self.verdict.rounds} rounds:"]
+        rows = zip(["", *titles], [_WAYS[False], *float32], [_WAYS[True], *mixed], strict=False)
+        for title, one, other in rows:
+            lines.append(f"  {title:24}{one:>18}{other:>18}")
         return "\n".join([*lines, self.summary, self.verdict.told(self.device)])
 
 
-class _Column:
-    """The figures of one way, as text."""
+def _count(runs: Sequence[Run]) -> int:
+    """The number of steps."""
+    return sum(len(run.step_ms) for run in runs)
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        steps = [ms for run in runs for ms in run.step_ms]
-        low, middle, high = statistics.quantiles(steps, n=4)
-        self.count = len(steps)
-        self.median = _digits(middle)
-        self.middle = f"{_digits(low)} - {_digits(high)}"
-        self.first = _digits(statistics.median(run.first_s for run in runs))
-        self.peak = f"{max(run.peak_mib or 0.0 for run in runs):,.0f}"
+
+def _figures(runs: Sequence[Run]) -> list[str]:
+    """The figures of one way: of steps, until the first one, and of memory, where that is known."""
+    steps: list[float] = []
+    for run in runs:
+        steps += run.step_ms
+    first = statistics.median(run.first_s for run in runs)
+    figures = [_digits(statistics.median(steps)), _digits(first)]
+    peaks = [run.peak_mib for run in runs if run.peak_mib is not None]
+    if peaks:
+        figures.append(f"{max(peaks):,.0f}")
+    return figures
 
 
 def _digits(value: float) -> str:

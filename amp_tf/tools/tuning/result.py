@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,27 +43,28 @@ class Goal:
         return f"at {'most' if self.is_loss else 'least'} {limit:.6g}"
 
 
-def read_goal(
-    metric: str, *, max_drop: Any, max_rise: Any, max_runs: Any, name: Callable[[str], str] = str
-) -> Goal:
-    """Returns the goal that a user asks for.
+def read_goal(metric: str, max_drop: float | None, max_rise: float | None, max_runs: int) -> Goal:
+    """Returns the goal that a user asks for; one of ``max_drop`` and ``max_rise`` is given.
 
     Raises:
-        ConfigError: an argument means nothing; ``name`` gives the user's name of it.
+        ConfigError: an argument means nothing.
     """
     is_loss = max_rise is not None
-    most = max_rise if is_loss else max_drop
-    where = "max_rise" if is_loss else "max_drop"
-    # NumPy's numbers are such numbers, too.
-    if not isinstance(most, numbers.Real) or not 0 <= float(most) < math.inf:
-        raise ConfigError(f"{most!r} is not a change", where=name(where), fix="Write 0 or more")
-    if not isinstance(max_runs, numbers.Integral) or max_runs < _LEAST_RUNS:
+    option = "--max-drop"
+    most = max_drop
+    if is_loss:
+        option = "--max-rise"
+        most = max_rise
+    assert most is not None
+    if not 0 <= most < math.inf:
+        raise ConfigError(f"{most!r} is not a change", where=option, fix="Write 0 or more")
+    if max_runs < _LEAST_RUNS:
         fix = (
             f"Write {_LEAST_RUNS} or more: float32 twice, amp_tf with nothing in 16 bit, and all "
             "in 16 bit come first"
         )
-        raise ConfigError(f"{max_runs!r} runs are too few", where=name("max_runs"), fix=fix)
-    return Goal(metric, float(most), is_loss)
+        raise ConfigError(f"{max_runs!r} runs are too few", where="--max-runs", fix=fix)
+    return Goal(metric, most, is_loss)
 
 
 @dataclasses.dataclass(frozen=True)

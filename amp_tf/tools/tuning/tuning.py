@@ -1,7 +1,6 @@
 """Tunes in this order: float32, its noise, amp_tf without 16 bit, all in 16 bit, the comparison of
 one step, the search.
 
-``amp_tf.tune`` trains by calling a function in this process; the command, by running a program.
 Runs are kept in a folder beside the file of patterns, so that a tuning that was interrupted goes on
 where it was. Each file is written whole or not at all, and each run is a line of its own: what
 ``kill -9`` cuts off is the last run. A run that failed is not kept: what it lacked may be there the
@@ -15,28 +14,22 @@ import dataclasses
 import enum
 import fcntl
 import hashlib
-import importlib
 import json
 import math
 import shutil
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
-from amp_tf.config import AmpConfig, check_config
+from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, ConfigError
-from amp_tf.hooks import state as process_state
-from amp_tf.hooks import step_times, switch
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
-from amp_tf.reporting import files, reports
-from amp_tf.tools import keeping, some
-from amp_tf.tools.comparing import LIBRARIES
-from amp_tf.tools.comparing.training import CompareRequest, Training, install
+from amp_tf.reporting import files
+from amp_tf.tools import some
+from amp_tf.tools.comparing.comparison import Comparison
 from amp_tf.tools.progress import Progress, during, lasting, silent
 from amp_tf.tools.search import (
     Items,
@@ -46,7 +39,7 @@ from amp_tf.tools.search import (
     patterns_of,
     rank,
 )
-from amp_tf.tools.tuning.result import Goal, Outcome, Trade, Tuned, read_goal
+from amp_tf.tools.tuning.result import Goal, Outcome, Trade, Tuned
 
 _MIXED = "mixed.json"
 _COMPARISON = "comparison.json"
@@ -57,9 +50,7 @@ _NOT_PRECISION = (
     "So it is not precision that lowers the metric: allow more, or seed the program; if loss "
     "scaling is what differs, TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0 turns it off"
 )
-METRIC = "metric"
 EVERYTHING = (".",)  #: the patterns that keep all in float32
-_WHERE = "amp_tf.tune"
 
 
 class Way(enum.Enum):
@@ -79,7 +70,7 @@ class Program(Protocol):
     def run(self, way: Way, patterns: tuple[str, ...]) -> Outcome:
         """Trains once."""
 
-    def compare(self) -> Mapping[str, Any] | None:
+    def compare(self) -> Comparison | None:
         """Compares one step in float32 and in 16 bit; ``None`` where that fails."""
 
 
@@ -117,17 +108,30 @@ class Tuning:
         mixed = self._measure_mixed()
         if self._is_good(mixed):
             return self._result((), float32, "")
-        comparison = self.journal.read(_COMPARISON)
-        if comparison is None:
-            what = "comparing one step in float32 and in 16 bit"
-            self.tell(what)
-            with during(self.progress, what):
-                comparison = self.program.compare()
-            if comparison is not None:
-                self.journal.write(_COMPARISON, comparison)
-        ranked = rank(find_items(self.journal.read(_MIXED)), comparison)
+        comparison = self._compare()
+        findings: list[str] = []
+        errors: dict[str, float] = {}
+        if comparison is not None:
+            findings = [finding.node for finding in comparison.findings]
+            for node in comparison.nodes:
+                if node.has_truth and node.local is not None:
+                    errors[node.name] = node.local
+        ranked = rank(find_items(self.journal.read(_MIXED)), findings, errors)
         items, is_minimal = find_smallest(ranked, suffices)
         return self._result(items, float32, _MINIMAL if is_minimal else _OPEN)
+
+    def _compare(self) -> Comparison | None:
+        """Compares one step, or reads the comparison that was made; ``None`` where that fails."""
+        plain = self.journal.read(_COMPARISON)
+        if plain is not None:
+            return Comparison.of_plain(plain)
+        what = "comparing one step in float32 and in 16 bit"
+        self.tell(what)
+        with during(self.progress, what):
+            comparison = self.program.compare()
+        if comparison is not None:
+            self.journal.write(_COMPARISON, comparison.to_plain())
+        return comparison
 
     def _measure_float32(self) -> tuple[float, ...]:
         """Measures the metric in float32, twice, and sets the limit; checks that amp_tf alone
@@ -224,8 +228,8 @@ class Tuning:
             patterns = patterns_of(items)
             # A set of all items was not tried; the run with nothing in 16 bit stands for it.
             chosen = runs.get(run_of(patterns)) or runs.get(_NOTHING) or Outcome()
-            findings = (self.journal.read(_COMPARISON) or {}).get("findings", ())
-            why = keeping.explained(patterns, findings)
+            if (comparison := self.journal.read(_COMPARISON)) is not None:
+                why = Comparison.of_plain(comparison).why(patterns)
         return Tuned(
             goal=self.goal,
             patterns=patterns,
@@ -258,7 +262,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path, head: Mapping[str, Any]) -> None:
-        self.folder = folder.absolute()  # a function that is tuned may change the current folder
+        self.folder = folder.absolute()
         self.runs: dict[str, Outcome] = {}  #: the outcomes of those that were made
         fix = "Give the same command to go on with it, delete the folder, or name another output"
         with files.writing(folder):
@@ -316,71 +320,6 @@ class Journal:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def tune(
-    train: Callable[[], float],
-    *,
-    max_drop: float | None = None,
-    max_rise: float | None = None,
-    max_runs: int = 40,
-    output: str = keeping.DEFAULT,
-    config: AmpConfig | None = None,
-    tell: Callable[[str], None] = print,
-) -> Tuned:
-    """Finds the smallest part of a model that has to stay in float32, and writes it to a file.
-
-    ``amp_tf.enable(keep_float32="@keep.txt")`` reads the file.
-
-    The function is called again and again: in float32 twice, with all in 16 bit that amp_tf
-    converts, and with ever fewer layers in float32. Its first training step is compared once, to
-    know where to begin. The method is that of :mod:`amp_tf.tools.search`.
-
-    Args:
-        train: builds the model anew, trains it and returns the metric, a number. It must use
-            nothing that an earlier call built: TensorFlow would run the graphs of that call.
-            Keras numbers the names of layers anew for each call, as in a new process.
-        max_drop: by how much the metric may be smaller than in float32; or
-        max_rise: by how much it may be larger, of a loss.
-        max_runs: how often it is called at most.
-        output: the file to write, which replaces one that is there.
-        config: what to convert; the environment's settings by default.
-        tell: called with a line for each run.
-
-    Returns:
-        What was found; its ``patterns`` are ``None`` where nothing suffices, and then no file is
-        written.
-
-    Raises:
-        ConfigError: an argument is not valid, amp_tf is on already, or nothing would be converted.
-        FileError: the file cannot be written.
-        AmpError: in float32 the function gives no number, or amp_tf changes it although nothing is
-            in 16 bit.
-    """
-    if (max_drop is None) == (max_rise is None):
-        raise ConfigError(
-            "expected max_drop or max_rise", where=_WHERE, fix="Write max_drop=0.01 for an accuracy"
-        )
-    if switch.is_enabled():
-        fix = "Call it with amp_tf off: it is turned on for each run"
-        raise ConfigError("amp_tf is on", where=_WHERE, fix=fix)
-    config = AmpConfig.from_env() if config is None else check_config(config, where=_WHERE)
-    goal = read_goal(METRIC, max_drop=max_drop, max_rise=max_rise, max_runs=max_runs)
-    path = Path(output).absolute()  # the function may change the current folder
-    files.check_writable(path)
-    with tempfile.TemporaryDirectory(prefix="amp_tf_tune_") as folder:
-        program = _Function(train, config, Path(folder))
-        journal = Journal(Path(folder) / "runs", {"function": getattr(train, "__name__", "train")})
-        made = made_for(config, process_state.hardware())
-        tuning = Tuning(program, goal, journal, most_runs=max_runs, tell=tell, made=made)
-        state = process_state.current().config
-        try:
-            tuned = tuning.for_accuracy()
-        finally:
-            process_state.note(config=state)
-    if tuned.patterns is not None:
-        tuned.write(path)
-    return tuned
-
-
 def made_for(config: AmpConfig, hardware: Hardware) -> str:
     """Tells the target of a tuning in words, such as ``bfloat16 on CPU, TensorFlow 2.20.0``."""
     target = resolve_target(config, hardware).target
@@ -390,60 +329,3 @@ def made_for(config: AmpConfig, hardware: Hardware) -> str:
             found.append(f"TensorFlow {metadata.version(name)}")
             break
     return ", ".join(found)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Function:
-    """A function that trains, what to convert, and a folder for the reports of the runs."""
-
-    train: Callable[[], float]
-    config: AmpConfig
-    folder: Path
-
-    def run(self, way: Way, patterns: tuple[str, ...]) -> Outcome:
-        """Calls the function once."""
-        if way is Way.FLOAT32:
-            return self._call()
-        kept = EVERYTHING if way is Way.NOTHING else (*self.config.keep_float32, *patterns)
-        reports.reset()
-        step_times.reset()
-        with switch.enable(self.config, keep_float32=kept, report_path=str(self.folder)):
-            outcome = self._call()
-        report = {**reports.of_process().to_dict(seconds=0), "steps": step_times.rows()}
-        return Outcome.of(outcome.value, report, outcome.failure)
-
-    def compare(self) -> Mapping[str, Any] | None:
-        """Calls the function until its first training step, which is compared; ``None`` where that
-        fails.
-        """
-        folder = self.folder / "comparison"
-        folder.mkdir()
-        training = Training(CompareRequest(folder, self.config, steps=8))
-        try:
-            for library in LIBRARIES:
-                if library in sys.modules:
-                    install(training, library)
-            _restart_names()
-            self.train()
-        except SystemExit:  # how a comparison ends a program
-            pass
-        finally:
-            training.patches.restore()
-        return (training.request.read_answer() or {}).get("comparison")
-
-    def _call(self) -> Outcome:
-        _restart_names()
-        try:
-            return Outcome(float(self.train()))
-        except Exception as error:
-            return Outcome(failure=f"{type(error).__name__}: {error}")
-
-
-def _restart_names() -> None:
-    """Has Keras number the names of layers from the beginning, so that each call makes the same
-    ones.
-    """
-    for library, home in (("keras", "keras.src.utils.naming"), ("tf_keras", "tf_keras.backend")):
-        if library in sys.modules:
-            with contextlib.suppress(ImportError, AttributeError):  # patterns then match nothing
-                importlib.import_module(home).reset_uids()

@@ -1,0 +1,109 @@
+"""Runs the user's program for ``amp-tf compare``, ``tune`` and ``time``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from amp_tf.cli.run import bootstrapped
+from amp_tf.config import DISABLE_VAR, ENABLE_VAR, SWITCH_VARS, AmpConfig, variables_of
+
+_PATIENCE_S = 30.0  # a program that is ended may save something first, or ignore it
+_GLANCE_S = 0.1
+_OURS = "INFO:absl:amp_tf"
+_LAST_WORDS = 200  # characters of the output of a run that failed
+
+
+def environment_of_run(config: AmpConfig, *, is_on: bool) -> dict[str, str]:
+    """Returns the environment for a command that runs with amp_tf on by a configuration, or off,
+    whatever the program itself turns on.
+    """
+    ours = (DISABLE_VAR, *SWITCH_VARS[:2])
+    others = {name: text for name, text in os.environ.items() if name not in ours}
+    environ = {**bootstrapped(others), **variables_of(config)}
+    switch = DISABLE_VAR
+    if is_on:
+        switch = ENABLE_VAR
+    return {**environ, switch: "1"}
+
+
+def run_program(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    output: Path | None,
+    has_answered: Callable[[], bool] = lambda: False,
+) -> int:
+    """Runs a command until it ends, or half a minute after it has answered; returns its status.
+
+    With an ``output``, the file where its output goes, it runs in the background. SIGTERM and
+    SIGHUP end it by the SystemExit that :func:`amp_tf.cli.main.main` makes of them.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    with contextlib.ExitStack() as stack:
+        log = None
+        if output is not None:
+            log = stack.enter_context(output.open("wb"))
+        program = stack.enter_context(_started(command, environ, log))
+        deadline = float("inf")
+        while program.poll() is None and time.monotonic() < deadline:
+            time.sleep(_GLANCE_S)
+            if deadline == float("inf") and has_answered():
+                deadline = time.monotonic() + _PATIENCE_S
+    return int(program.returncode)
+
+
+@contextlib.contextmanager
+def _started(
+    command: Sequence[str], environ: Mapping[str, str], log: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Starts a command that ends with this process, and at the latest with the block.
+
+    With a ``log``, all that it started ends with it. Without, its output goes where that of this
+    process goes, and Ctrl-C of the terminal is left to the program.
+    """
+    before: Any = None
+    nothing = None
+    if log is not None:
+        nothing = subprocess.DEVNULL
+    program = None
+    try:
+        program = subprocess.Popen(
+            command,
+            env=environ,
+            stdin=nothing,
+            stdout=log,
+            stderr=log,
+            start_new_session=log is not None,
+        )
+        if log is None:  # only now: the program would begin with it ignored, too
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        yield program
+    finally:
+        if program is not None and program.poll() is None:
+            if log is not None:
+                os.killpg(program.pid, signal.SIGKILL)
+            else:
+                program.kill()
+            program.wait()
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+def how_it_ended(status: int, output: str) -> str:
+    """Returns how a run of a command failed, with the last line that it printed itself."""
+    how = f"status {status}"
+    if status < 0:
+        how = f"signal {-status}"
+    last = "it printed nothing"
+    for line in output.splitlines():
+        if line.strip() and not line.startswith(_OURS):
+            last = line[-_LAST_WORDS:].strip()
+    return f"it ended with {how}: {last}"

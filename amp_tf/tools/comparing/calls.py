@@ -1,0 +1,89 @@
+"""Keeps the calls of a function, which become batches."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]  #: positional and named arguments
+
+
+@dataclasses.dataclass
+class Calls:
+    """A function and its first calls, with copies of their tensors."""
+
+    name: str  #: for people
+    function: Callable[..., Any]
+    jit_compile: Any  #: whether XLA compiles it, as TensorFlow's arguments of this name say
+    most: int  #: calls that are kept
+    kept: list[Call] = dataclasses.field(default_factory=list)
+
+    def keep(self, *args: Any, **kwargs: Any) -> None:
+        """Keeps a call unless there are enough, with copies of tensors, which the program may
+        overwrite afterwards.
+        """
+        import tensorflow as tf
+
+        if len(self.kept) < self.most:
+            self.kept.append(tf.nest.map_structure(_copied, (args, kwargs)))
+
+    @property
+    def alike(self) -> list[Call]:
+        """The calls that differ from the first one in tensors alone, and not in other arguments
+        such as ``training=True`` and variables.
+        """
+        import tensorflow as tf
+
+        first = tf.nest.flatten(self.kept[0])
+        found = []
+        for call in self.kept:
+            leaves = tf.nest.flatten(call)
+            if len(leaves) == len(first) and all(map(_are_alike, leaves, first)):
+                found.append(call)
+        return found
+
+
+def _copied(leaf: Any) -> Any:
+    """Returns a tensor as an array of its own; variables and other values as they are."""
+    if hasattr(leaf, "assign"):
+        return leaf
+    if hasattr(leaf, "numpy"):
+        return np.array(leaf.numpy())
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return np.array(leaf)
+    return leaf
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    """Tells whether two arguments are equal, or both are tensors."""
+    if one is other:
+        return True
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
+    return type(one) is type(other) and not hasattr(one, "assign") and bool(one == other)
+
+
+class Repeated:
+    """Stands for an iterator, also in a trace: returns one element at each request; a loop over it
+    has one round.
+    """
+
+    def __init__(self, element: Any) -> None:
+        self._element = element
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self._element,))
+
+    def __next__(self) -> Any:
+        return self._element
+
+    get_next = __next__
+
+    def get_next_as_optional(self) -> Any:
+        """Returns the element as an Optional, which is what Keras asks for in a loop."""
+        import tensorflow as tf
+
+        return tf.experimental.Optional.from_value(self._element)
