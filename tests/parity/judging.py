@@ -14,7 +14,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from unittest import mock
 
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.core.framework import node_def_pb2
 from tensorflow.python.framework import kernels
 
 from amp_tf.config import LIST_NAMES
@@ -30,9 +30,9 @@ from tests.oracle import (
     run_original,
     type_attributes,
 )
-from tests.parity.comparison import differences, output_types, run_ours
+from tests.parity.comparison import differences, run_ours
 from tests.parity.op_pool import OWN, op_def, op_pool
-from tests.parity.random_graphs import RandomGraph, in_words
+from tests.parity.random_graphs import RandomGraph
 
 EQUAL = "equal"
 DIFFERS = "differs"
@@ -70,24 +70,6 @@ def judge(graph: RandomGraph, mode: Mode) -> Verdict:
         return Verdict(f"left out: {left_out}")
     found = tuple(differences(ours, original))
     return Verdict(DIFFERS if found else EQUAL, found)
-
-
-def made_small(graph: RandomGraph, mode: Mode) -> str:
-    """A part of a graph that differs, which still does and which no single step makes smaller, in
-    words.
-    """
-
-    def still_differs(candidate: RandomGraph) -> bool:
-        try:
-            return judge(candidate, mode).kind == DIFFERS
-        except (
-            Exception
-        ):  # whatever a cut-up graph leads to, it is not the failure that is looked for
-            return False
-
-    while (smaller := next(filter(still_differs, _steps(graph)), None)) is not None:
-        graph = smaller
-    return in_words(graph, judge(graph, mode).found)
 
 
 def knobs_for_original(graph: RandomGraph, mode: Mode) -> Knobs:
@@ -216,41 +198,3 @@ def _with_f16(node: node_def_pb2.NodeDef, names: Sequence[str], mode: Mode) -> n
     for name in names:
         converted.attr[name].type = mode.f16
     return converted
-
-
-def _steps(graph: RandomGraph) -> Iterator[RandomGraph]:
-    """Default settings, one preserved node less, or a node gone whose readers read a new
-    Placeholder.
-    """
-    if graph.knobs != Knobs():
-        yield dataclasses.replace(graph, knobs=Knobs())
-    for name in graph.preserve if len(graph.preserve) > 1 else ():
-        yield dataclasses.replace(graph, preserve=tuple(p for p in graph.preserve if p != name))
-    for gone in reversed(graph.graph_def.node):
-        read = {
-            source
-            for node in graph.graph_def.node
-            for source in node.input
-            if source.partition(":")[0] == gone.name
-        }
-        types = output_types(gone)
-        if (gone.op == "Placeholder" and read) or types is None:
-            continue
-        cut = graph_pb2.GraphDef(
-            node=[node for node in graph.graph_def.node if node.name != gone.name]
-        )
-        for node in cut.node:
-            inputs = [
-                source.replace(":", "_") if source in read else source for source in node.input
-            ]
-            node.input[:] = [source for source in inputs if source != f"^{gone.name}"]
-        for source in sorted(read):
-            placeholder = cut.node.add(name=source.replace(":", "_"), op="Placeholder")
-            placeholder.attr["dtype"].type = types[int(source.partition(":")[2] or 0)]
-            placeholder.attr["shape"].shape.unknown_rank = True
-        fetchable = [node.name for node in cut.node if node.op != "NextIteration"]
-        preserve = tuple(name for name in graph.preserve if name != gone.name) or tuple(
-            fetchable[-1:]
-        )
-        if preserve:
-            yield dataclasses.replace(graph, graph_def=cut, preserve=preserve)

@@ -1,8 +1,7 @@
 """Judges programs in 16 bit against themselves in float32: ``python -m tests.truth --all``.
 
 Programs run in processes of their own, a hundred to a process, so that one that ends its process is
-one line of the table. Rows are kept in a file; ``--resume`` leaves out what is there. ``--table``
-writes the committed table.
+one line of the table. Rows are kept in a file. ``--table`` writes the committed table.
 
     python -m tests.truth --all --table            # everything: 40 minutes on one core
     python -m tests.truth --only 'loops/' --mode bfloat16 --way graph
@@ -15,6 +14,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests.truth import report, runner
 from tests.truth.modes import MODES
@@ -46,81 +46,44 @@ def main() -> int:
     parser.add_argument(
         "--rows", type=Path, default=ROWS, help=f"the file of rows ({ROWS.relative_to(ROOT)})"
     )
-    parser.add_argument(
-        "--resume", action="store_true", help="leave out what the file of rows holds"
-    )
     parser.add_argument("--table", action="store_true", help=f"write {TABLE.relative_to(ROOT)}")
-    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     options = parser.parse_args()
     if not (options.all or options.only):
         parser.error("say --all or --only REGEX")
     modes = options.mode or list(MODES)
     ways = options.way or list(WAYS)
     options.rows.parent.mkdir(parents=True, exist_ok=True)
-    if not options.resume:
-        options.rows.unlink(missing_ok=True)
-    _run_all(options.only or "", modes, ways, options.rows, options.jobs, options.without)
+    options.rows.unlink(missing_ok=True)
+    _run_all(options.only or "", modes, ways, options.rows, options.without)
     rows = list(runner.read(options.rows))
     table = report.markdown(rows)
-    print(table, report.text(rows), sep="\n")
+    print(table)
     if options.table:
         TABLE.write_text(table, encoding="utf-8")
     return int(any(report.is_defect(row) for row in rows))
 
 
-def _run_all(
-    only: str, modes: list[str], ways: list[str], path: Path, jobs: int, without: str
-) -> None:
+def _run_all(only: str, modes: list[str], ways: list[str], path: Path, without: str) -> None:
     """Starts workers until every program has its rows."""
-    names = _output("names", ",".join(ways), only).split("\n")
-    done = {row.program for row in runner.read(path)}
-    left = [name for name in names if name and name not in done]
-    workers: list[tuple[subprocess.Popen[bytes], list[str]]] = []
-    while left or workers:
-        while left and len(workers) < jobs:
-            batch = left[:BATCH]
-            left = left[BATCH:]
-            workers.append((_start(batch, modes, ways, path, without), batch))
-        process, batch = workers.pop(0)
-        status = process.wait()
+    names = _worker("names", ",".join(ways), only, stdout=subprocess.PIPE, check=True)
+    left = names.stdout.splitlines()
+    while left:
+        batch = left[:BATCH]
+        left = left[BATCH:]
+        arguments = ("run", ",".join(modes), ",".join(ways), str(path), without)
+        status = _worker(*arguments, input="\n".join(batch)).returncode
         done = {row.program for row in runner.read(path)}
         missing = [name for name in batch if name not in done]
         if missing and status:
             problem = f"the process ended with status {status}"
-            row = Row.of_failure(missing[0], ways[0], modes[0], problem)
-            runner.append(path, [row])
+            runner.append(path, [Row.of_failure(missing[0], ways[0], modes[0], problem)])
             left = missing[1:] + left
 
 
-def _start(
-    names: list[str], modes: list[str], ways: list[str], path: Path, without: str
-) -> subprocess.Popen[bytes]:
-    command = [
-        sys.executable,
-        "-m",
-        "tests.truth.worker",
-        "run",
-        ",".join(modes),
-        ",".join(ways),
-        str(path),
-        without,
-    ]
-    process = subprocess.Popen(command, cwd=ROOT, env=_environment(), stdin=subprocess.PIPE)
-    assert process.stdin is not None
-    process.stdin.write("\n".join(names).encode())
-    process.stdin.close()
-    return process
-
-
-def _output(*arguments: str) -> str:
+def _worker(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.truth.worker", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, env=_environment(), check=True, capture_output=True, text=True
-    ).stdout
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    return subprocess.run(command, cwd=ROOT, env=environ, text=True, **options)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Reports the rows: a line for a program, a summary, and the table that is committed."""
+"""Reports the rows: a summary, and the table that is committed."""
 
 from __future__ import annotations
 
@@ -14,26 +14,6 @@ from tests.truth.yardstick import LIMIT
 def is_defect(row: Row) -> bool:
     """Tells whether a row is above the yardstick's limit and no named limit covers it."""
     return (row.ratio > LIMIT or bool(row.problem)) and limit_of(row) is None
-
-
-def line(name: str, rows: Sequence[Row], seconds: float) -> str:
-    """A program, as it is done."""
-    worst = max((row.ratio for row in rows), default=0.0)
-    bad = [row for row in rows if is_defect(row)]
-    return (
-        f"{'FAIL' if bad else 'ok  '} {name:50} worst {worst:<9.3g} {seconds:5.1f} s {_worst(bad)}"
-    )
-
-
-def text(rows: Sequence[Row]) -> str:
-    """A line for every program that fails."""
-    lines = []
-    for (program, way, mode), bad in _by_program(row for row in rows if is_defect(row)):
-        cases = sorted({row.case for row in bad})
-        lines.append(
-            f"{program} {mode} {way}: {len(bad)} tensors, cases {', '.join(cases)}; {_worst(bad)}"
-        )
-    return "\n".join(lines)
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -60,7 +40,7 @@ def markdown(rows: Sequence[Row]) -> str:
             f"| {ratios[int(0.99 * (len(ratios) - 1))]:.2f} | {len(above)} | {named} |"
         )
     lines += ["", "## Above the limit, and not named", ""]
-    lines += _bad_table(defects) if defects else ["None."]
+    lines += table_of(defects) if defects else ["None."]
     lines += [
         "",
         "## Named limits",
@@ -79,36 +59,21 @@ def _limit_line(limit: Limit, rows: Sequence[Row]) -> str:
     return f"| `{programs}` | {', '.join(limit.modes)} | `{cases}` | {found} | {limit.why} |"
 
 
-def _bad_table(rows: Sequence[Row]) -> list[str]:
+def table_of(defects: Sequence[Row]) -> list[str]:
+    """The lines of a table with a row for each program, way and mode that fails."""
     lines = [
         "| program | mode | way | inputs | tensors | worst | ratio | error | ideal error |",
         "| --- " * 9 + "|",
     ]
-    for (program, way, mode), bad in _by_program(rows):
+    for (program, way, mode), bad in _grouped(
+        defects, lambda row: (row.program, row.way, row.mode)
+    ):
         worst = max(bad, key=lambda row: row.ratio)
         cases = ", ".join(sorted({row.case for row in bad}))
         what = worst.problem or f"{worst.tensor}, {worst.case}"
-        lines.append(
-            f"| {program} | {mode} | {way} | {cases} | {len(bad)} | {what} | {worst.ratio:.3g} | "
-            f"{worst.error:.3g} "
-            f"| {worst.ideal:.3g} |"
-        )
+        figures = f"{worst.ratio:.3g} | {worst.error:.3g} | {worst.ideal:.3g}"
+        lines.append(f"| {program} | {mode} | {way} | {cases} | {len(bad)} | {what} | {figures} |")
     return lines
-
-
-def _worst(rows: Sequence[Row]) -> str:
-    if not rows:
-        return ""
-    row = max(rows, key=lambda row: row.ratio)
-    where = (
-        row.problem
-        or f"{row.tensor}, inputs {row.case}: error {row.error:.3g}, ideal {row.ideal:.3g}"
-    )
-    return f"{row.mode} {row.way} {row.ratio:.3g} at {where}"
-
-
-def _by_program(rows: Iterable[Row]) -> Iterable[tuple[tuple[str, str, str], list[Row]]]:
-    return _grouped(rows, lambda row: (row.program, row.way, row.mode))
 
 
 def _grouped(rows: Iterable[Row], key: object) -> list:

@@ -50,9 +50,7 @@ class Row:
 
 
 def append(path: Path, rows: Iterable[Row]) -> None:
-    """Writes rows to a file, one line of JSON each, so that a run that was cut off goes on where it
-    was.
-    """
+    """Writes rows to a file, one line of JSON each."""
     with path.open("a", encoding="utf-8") as lines:
         lines.writelines(json.dumps(dataclasses.asdict(row)) + "\n" for row in rows)
 

@@ -69,13 +69,6 @@ def test_arguments_are_for_what_exists() -> None:
         assert set(rows) <= set(functions.public_functions(module))
 
 
-def test_the_quick_tier_is_a_share_of_every_group() -> None:
-    quick = [
-        program.name for program in catalogue.all_programs() if catalogue.in_quick_tier(program)
-    ]
-    assert 30 <= len(quick) <= 70
-
-
 UNIT = 2.0**-8
 TRUTH = np.random.default_rng(0).normal(size=(8, 100)).astype(np.float32)
 ROUNDED = (TRUTH.view(np.uint32) + np.uint32(0x8000) & np.uint32(0xFFFF0000)).view(np.float32)

@@ -1,8 +1,7 @@
 """A process that runs programs.
 
-``names WAYS REGEX`` prints the names of those that it finds, ``quick`` of those that pytest runs,
-``run MODES WAYS FILE [RULES]`` runs those whose names stand on its stdin, without some rows of the
-painting's rules.
+``names WAYS REGEX`` prints the names of those that it finds. ``run MODES WAYS FILE RULES`` runs
+those whose names stand on its stdin, without some rows of the painting's rules.
 """
 
 from __future__ import annotations
@@ -24,29 +23,20 @@ def main() -> None:
     from tests.pretending import pretend
     from tests.truth import catalogue, modes, report, runner
 
-    if sys.argv[1] == "names":
-        found = catalogue.all_programs(sys.argv[3])
-        print(
-            *(program.name for program in found if program.compiled or "graph" in sys.argv[2]),
-            sep="\n",
-        )
+    what, *more = sys.argv[1:]
+    if what == "names":
+        for program in catalogue.all_programs(more[1]):
+            if program.compiled or "graph" in more[0]:
+                print(program.name)
         return
-    if sys.argv[1] == "quick":
-        print(
-            *(
-                program.name
-                for program in filter(catalogue.in_quick_tier, catalogue.all_programs())
-            ),
-            sep="\n",
-        )
-        return
-    wanted = sys.argv[2].split(",")
-    ways = sys.argv[3].split(",")
-    path = Path(sys.argv[4])
+    wanted = more[0].split(",")
+    ways = more[1].split(",")
+    path = Path(more[2])
+    rules = [rule for rule in more[3].split(",") if rule]
     names = set(sys.stdin.read().split("\n"))
     pretend()
     modes.check_that_graphs_are_converted()
-    with left_out.without(filter(None, ",".join(sys.argv[5:]).split(","))):
+    with left_out.without(rules):
         for program in catalogue.all_programs():
             if program.name not in names:
                 continue
@@ -54,7 +44,9 @@ def main() -> None:
             start = time.monotonic()
             rows = list(runner.rows_of(program, wanted, ways))
             runner.append(path, rows)
-            print(report.line(program.name, rows, time.monotonic() - start), flush=True)
+            verdict = "FAIL" if any(map(report.is_defect, rows)) else "ok"
+            seconds = time.monotonic() - start
+            print(f"{verdict:4} {program.name:50} {seconds:5.1f} s", flush=True)
     faulthandler.cancel_dump_traceback_later()
 
 

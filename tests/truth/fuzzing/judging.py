@@ -5,6 +5,7 @@ small.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -76,9 +77,7 @@ def rows_of(
     """
     (way,) = set(map(way_of, seeds))
     try:
-        yield from _Comparison(ProgramGraph(programs, seeds, is_lowered=way == "nodes"), way).rows(
-            modes
-        )
+        yield from _judged(ProgramGraph(programs, seeds, is_lowered=way == "nodes"), way, modes)
     except (amp_tf.AmpError, tf.errors.OpError, ValueError, TypeError, AssertionError) as error:
         if len(programs) > 1:  # which of them is it?
             for index, (program, seed) in enumerate(zip(programs, seeds, strict=True)):
@@ -91,9 +90,8 @@ def rows_of(
             return
         problem = f"{type(error).__name__}: {str(error)[:500]}"
         for mode in modes:
-            yield Row(
-                f"seed {seeds[0]}", way, mode, "0", "", float("inf"), float("inf"), 0.0, problem
-            )
+            row = Row.of_failure(f"seed {seeds[0]}", way, mode, problem)
+            yield dataclasses.replace(row, case="0")
 
 
 def _runs_in_float32(programs: Sequence[Program], seeds: Sequence[int], way: str) -> bool:
@@ -150,33 +148,20 @@ def is_far_off(row: Row) -> bool:
     return row.ratio > LIMIT or bool(row.problem)
 
 
-class _Comparison:
-    """A graph of programs with the values that were computed so far."""
+def _judged(graph: ProgramGraph, way: str, modes: Iterable[str]) -> Iterator[Row]:
+    @functools.cache
+    def ideal(precision: str) -> Values:
+        return graph.run(graph.rewritten(ideal_config(precision)))
 
-    def __init__(self, graph: ProgramGraph, way: str) -> None:
-        self._graph, self._way = graph, way
-        self._known: dict[str, Values] = {}
-
-    def rows(self, modes: Iterable[str]) -> Iterator[Row]:
-        truth = self._values("float32")
-        for mode in modes:
-            values = self._values(f"default {mode}")
-            ideal = self._values(f"ideal {MODES[mode].ideal}")
-            for key, known in truth.items():
-                verdict = judge(key[1], values[key], ideal[key], known, MODES[mode].unit)
-                if verdict.ratio > LIMIT:
-                    noise = distance(self._values("noise")[key], known)
-                    verdict = judge(key[1], values[key], ideal[key], known, MODES[mode].unit, noise)
-                name = f"program {key[0]}"
-                yield Row(name, self._way, mode, str(key[0]), key[1], **dataclasses.asdict(verdict))
-
-    def _values(self, what: str) -> Values:
-        if what not in self._known:
-            kind, _, mode = what.partition(" ")
-            graph_def = self._graph.graph_def
-            if kind == "default":
-                graph_def = self._graph.rewritten(default_config(MODES[mode]))
-            elif kind == "ideal":
-                graph_def = self._graph.rewritten(ideal_config(mode))
-            self._known[what] = self._graph.run(graph_def, noise=float(kind == "noise"))
-        return self._known[what]
+    truth = graph.run(graph.graph_def)
+    noisy = graph.run(graph.graph_def, noise=1.0)
+    for name in modes:
+        mode = MODES[name]
+        values = graph.run(graph.rewritten(default_config(mode)))
+        least = ideal(mode.ideal)
+        for key, known in truth.items():
+            program, tensor = key
+            noise = distance(noisy[key], known)
+            verdict = judge(tensor, values[key], least[key], known, mode.unit, noise)
+            figures = dataclasses.asdict(verdict)
+            yield Row(f"program {program}", way, name, str(program), tensor, **figures)
