@@ -118,7 +118,7 @@ def test_a_tiny_session_measures_a_model_and_a_program_on_a_cpu(tmp_path):
         assert row["peak_mib"] > 100
         assert (row["converted"] > 0) == row["mode"].startswith("amp_")
     programs = json.loads((tmp_path / "accuracy.json").read_text())
-    assert [row["mode"] for row in programs] == compared
+    assert sorted(row["mode"] for row in programs) == sorted(compared)
     assert not any(row["error"] for row in programs)
     assert "| NCF" in (tmp_path / "steps.log").read_text()
 
