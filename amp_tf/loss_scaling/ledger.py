@@ -77,8 +77,6 @@ class Status:
     nonfinite_variables: tuple[str, ...] = ()  #: of the last skipped step, in model order
     #: in no checkpoint, unlike the fields above
     last_skip: SkipFacts = dataclasses.field(default=SkipFacts(), compare=False)
-    #: ``False`` of a wrapper of another library
-    counts_skips: bool = dataclasses.field(default=True, compare=False)
 
     @property
     def is_at_floor(self) -> bool:
@@ -257,11 +255,9 @@ def statuses() -> tuple[list[tuple[str, Status]], int]:
 
 
 def curves() -> list[dict[str, Any]]:
-    """The loss scale over time of each scaler that made a step and counts those it skipped."""
+    """The loss scale over time of each scaler that made a step."""
     found = []
     for entry, now in _looks():
-        if not now.counts_skips:
-            continue
         points = {*entry.points, (now.steps, now.scale, now.skipped)}
         curve = {
             "label": entry.label,

@@ -8,7 +8,6 @@ import os
 import re
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,6 +50,7 @@ RELATIVE, ABSOLUTE = 0.05, 0.03  # bfloat16 against float32 over 30 steps, losse
 # The precision is said, because these programs are small: auto would leave in float32 what is not
 # faster.
 ON = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16"}
+FLOAT16 = ON | {"AMP_TF_PRECISION": "float16"}
 
 
 def train(site_folder, variables, *options, status=0):
@@ -164,61 +164,7 @@ def test_gradients_summed_in_16_bit_cost_half_the_network_and_no_accuracy(
     )  # half, and what float32 costs in both: small tensors, messages, the start
 
 
-PROGRAM = Path(__file__).parent / "programs" / "unequal_workers.py"
 TRAIN = SCRIPTS / "train_distributed.py"
-FLOAT16 = ON | {"AMP_TF_PRECISION": "float16"}
-LATE = {"LATE": "1"}
-OTHERS = {
-    "AMP_TF_PRECISION": "bfloat16",
-    "AMP_TF_KEEP_FLOAT32": "logits",
-    "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING": "0",
-    "REGISTERED": "infer",
-    "SLOW": "1",
-}
-OTHER_PRECISION = "precision is 'bfloat16' there and 'float16' here"
-SAID = [
-    OTHER_PRECISION,
-    "keep_float32 is ['logits'] there and [] here",
-    "loss scaling is False there and True here",
-    "the list of op RGBToHSV is 'infer' there and None here",
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("first", "second", "said"),
-    [
-        (FLOAT16, FLOAT16 | OTHERS, SAID),
-        (FLOAT16, {"AMP_TF_DISABLE": "1"}, ["worker 1 runs without amp_tf"]),
-        (FLOAT16, FLOAT16 | LATE, []),
-        (FLOAT16, FLOAT16 | LATE | {"AMP_TF_PRECISION": "bfloat16"}, [OTHER_PRECISION]),
-    ],
-    ids=["settings", "off", "equal, one late", "settings, one late"],
-)
-def test_workers_with_other_settings_stop_at_their_first_step(first, second, said, tmp_path):
-    """Some turn it on when they are connected already; a worker with amp_tf waits five seconds for
-    one without.
-
-    Each tells the difference, also one that reads late when the other, which holds what they
-    publish, would end.
-    """
-    each = json.dumps([first, second])
-    ended = run_tasks({"worker": 2}, [str(PROGRAM), each, str(TRAIN), "--steps", "2"], tmp_path, {})
-    assert (ended.status != 0) is bool(said), ended.err
-    assert ended.out.count('"losses"') == (0 if said else 2)
-    if said:
-        assert "MultiWorkerMirroredStrategy, worker 0: worker 1 " in ended.err
-        assert ("MultiWorkerMirroredStrategy, worker 1: worker 0 " in ended.err) is (
-            OTHER_PRECISION in said
-        )
-        assert [part for part in said if part not in ended.err] == []
-        assert "Set the same variables of amp_tf for every worker" in ended.err
-    else:
-        converted = [running.converted_in(match) for match in running.SUMMARY.finditer(ended.err)]
-        assert len(converted) == 2
-        assert all(converted)
-
-
 # Workers apply their gradients as they come, with weights that others have changed meanwhile: on a
 # busy machine a run in bfloat16 and one in float32 differed by 0.12 in the second epoch, where
 # losses fall fastest, by 0.03 in the last.
