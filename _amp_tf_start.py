@@ -1,5 +1,4 @@
-"""Lets amp_tf in when it is asked for: every Python of the environment calls :func:`install` when
-it starts.
+"""Loads amp_tf when it is asked for: every Python of the environment calls :func:`install`.
 
 A Python that imports no TensorFlow gets a finder that answers nothing. One that does, without the
 switch, gets the two methods of ``os.environ`` wrapped that change it, for scripts and notebooks
@@ -35,13 +34,11 @@ SWITCHES = (
 )
 DISABLE = "AMP_TF_DISABLE"
 SETTINGS = (  # of config.ENV_VARS
-    *(
-        "AMP_TF_PRECISION",
-        "AMP_TF_FOR",
-        "AMP_TF_KEEP_FLOAT32",
-        "AMP_TF_FORCE_F16",
-        "AMP_TF_ALLREDUCE",
-    ),
+    "AMP_TF_PRECISION",
+    "AMP_TF_FOR",
+    "AMP_TF_KEEP_FLOAT32",
+    "AMP_TF_FORCE_F16",
+    "AMP_TF_ALLREDUCE",
     "AMP_TF_REPORT",
 )
 # Variables of the images and of setup.py.
@@ -52,26 +49,21 @@ OF_THE_BUILD = (
     "AMP_TF_WITHOUT_PTH",
 )
 _PREFIXES = ("AMP_TF_", "TF_ENABLE_AUTO", "TF_AUTO_MIX")  # of their names, misspelt or not
-_OF_LISTS = (
-    "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"  # settings, too, which nobody reads without the switch
-)
+# Begins the names of settings, too, which nobody reads without the switch.
+_OF_LISTS = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 LIBRARIES = ("tensorflow", "keras", "tf_keras")
 # Of the package. setup.py writes the checkout's in the place of this line where that is used.
 HOME = os.path.dirname(os.path.abspath(__file__))
 
-_ENVIRON = (
-    os._Environ
-)  # programs and tests put a plain dict in the place of os.environ, which cannot be wrapped
-_follower: "Callable[[str], None] | None" = (
-    None  # once there is one, the methods are wrapped for good
-)
+# Programs and tests put a plain dict in the place of os.environ, which cannot be wrapped.
+_ENVIRON = os._Environ
+# Once there is one, the methods are wrapped for good.
+_follower: "Callable[[str], None] | None" = None
 _was_asked_for = False  # when Python began: a program that turns it off itself is warned at its end
 
 
 class AmpTfStart:
-    """A meta path finder that finds nothing itself: it notices that TensorFlow or Keras is about to
-    be imported.
-    """
+    """A meta path finder that notices imports of TensorFlow and Keras, and finds nothing itself."""
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
@@ -99,14 +91,14 @@ def install() -> None:
 
 
 def follow(follower: "Callable[[str], None]") -> None:
-    """Has a function called with the name of each variable that the program sets or deletes from
-    now on.
+    """Calls a function with the name of each variable that the program sets or deletes.
 
     Args:
         follower: takes the place of the one before.
     """
     global _follower
-    is_first, _follower = _follower is None, follower
+    is_first = _follower is None
+    _follower = follower
     if is_first:
         for method in ("__setitem__", "__delitem__"):
             _wrap(method)
@@ -123,11 +115,9 @@ def _wrap(method: str) -> None:
             except Exception as error:  # the variable is set in any case
                 _say(error, f"{name} was not followed")
 
-    changed.__name__, changed.__qualname__, changed.__doc__ = (
-        method,
-        original.__qualname__,
-        original.__doc__,
-    )
+    changed.__name__ = method
+    changed.__qualname__ = original.__qualname__
+    changed.__doc__ = original.__doc__
     setattr(_ENVIRON, method, changed)
 
 
@@ -170,9 +160,8 @@ def _start() -> None:
     load_package()
     from amp_tf.hooks import imports
 
-    imports.watch(
-        "keras", "tf_keras"
-    )  # Keras imports TensorFlow, so its own import has begun by then
+    # Keras imports TensorFlow, so its own import has begun by then.
+    imports.watch("keras", "tf_keras")
     imports.after_import("tensorflow", _on_tensorflow)
 
 
@@ -203,10 +192,9 @@ def _warn_of_unknown() -> None:
 
 
 def _warn_at_exit_if_idle() -> None:
-    """Settings without the switch, in a program that does not ask for amp_tf by itself either, are
-    reported at exit.
-    """
-    names, process = [name for name in SETTINGS if os.environ.get(name)], os.getpid()
+    """Warns at exit of settings without the switch, unless the program asks for amp_tf itself."""
+    names = [name for name in SETTINGS if os.environ.get(name)]
+    process = os.getpid()
     if not names:
         return
     import atexit

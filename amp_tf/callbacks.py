@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
 from typing import Any
 
 from absl import logging
 
 from amp_tf.loss_scaling import ledger
 from amp_tf.loss_scaling.ledger import DEFAULT_MAX_SKIPS, Status
-from amp_tf.values import check_choice, check_count, invalid
+from amp_tf.values import check_choice, check_count
+
+_MIN_SECONDS = 20.0  # between two log lines on skipped steps
 
 
 class LossScaleMonitor:
@@ -23,8 +24,8 @@ class LossScaleMonitor:
 
     Adds ``loss_scale`` and ``skipped_steps`` to the logs, so that the progress bar, ``History``,
     ``CSVLogger`` and ``TensorBoard`` show them; put it before them in the list of callbacks. Logs
-    skipped steps, a few lines a minute at most. Where an optimizer has no loss scale, or its
-    training step scales no loss, it does nothing. (tf_keras' progress bar shows the epoch's mean of
+    skipped steps, a few lines a minute at most. It does nothing where an optimizer has no loss
+    scale, or its training step scales no loss. (tf_keras' progress bar shows the epoch's mean of
     all logs that are not metrics; the other callbacks show the last value.)
 
     Args:
@@ -37,8 +38,6 @@ class LossScaleMonitor:
         in_logs: whether to add ``loss_scale`` and ``skipped_steps`` to the logs. The monitor that
             is added automatically does not, so that the history of an unchanged program stays the
             same.
-        min_seconds: the least time between two log lines on skipped steps.
-        clock: gives the time in seconds.
 
     Raises:
         ConfigError: a value is not valid.
@@ -54,20 +53,14 @@ class LossScaleMonitor:
         action: str = "raise",
         every: int = 10,
         in_logs: bool = True,
-        min_seconds: float = 20.0,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_choice(action, ("raise", "log"), where="LossScaleMonitor.action")
         check_count(max_skips, where="LossScaleMonitor.max_skips")
         check_count(every, where="LossScaleMonitor.every")
-        if isinstance(min_seconds, bool) or not isinstance(min_seconds, (int, float)):
-            raise invalid(min_seconds, "LossScaleMonitor.min_seconds", "numbers")
         self.max_skips = max_skips
         self.action = action
         self.every = every
         self.in_logs = in_logs
-        self._min_seconds = min_seconds
-        self._clock = clock
         self._batches = 0
         self._shown: Status | None = None  # that of the last log line
         self._now: Status | None = None
@@ -83,7 +76,9 @@ class LossScaleMonitor:
     def on_train_begin(self, logs: Any = None) -> None:
         """Called by Keras: remembers where the counters start."""
         self._now = None
-        self._shown = self.model.optimizer.status() if has_loss_scale(self.model) else None
+        self._shown = None
+        if has_loss_scale(self.model):
+            self._shown = self.model.optimizer.status()
         self._has_complained = False
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -116,23 +111,26 @@ class LossScaleMonitor:
         Raises:
             LossScaleError: training is stuck and ``action`` is ``"raise"``.
         """
-        scaler = _scaler_of(
-            getattr(self.model, "optimizer", None) if optimizer is None else optimizer
-        )
+        looked_at = optimizer
+        name = ""
+        if optimizer is None:
+            looked_at = getattr(self.model, "optimizer", None)
+            name = getattr(self.model, "name", "")
+        scaler = _scaler_of(looked_at)
         if optimizer is None and (scaler is None or not scaler.calls.is_used):
             return None
-        now: Status = (self.model.optimizer if optimizer is None else optimizer).status()
+        now: Status = looked_at.status()
         self._now = now
         if scaler is not None:
-            ledger.note_look(
-                scaler.number, now, getattr(self.model, "name", "") if optimizer is None else ""
-            )
+            ledger.note_look(scaler.number, now, name)
+        # Log what was skipped since the last line.
         before = self._shown or Status(scale=now.scale)
         if now.skipped < before.skipped:  # another optimizer, or an older checkpoint
-            before = self._shown = now
-        if now.skipped > before.skipped and self._clock() >= self._next_line:
+            before = now
+            self._shown = now
+        if now.skipped > before.skipped and time.monotonic() >= self._next_line:
             logging.warning("amp_tf: %s", ledger.describe_backoff(before, now))
-            self._next_line = self._clock() + self._min_seconds
+            self._next_line = time.monotonic() + _MIN_SECONDS
             self._shown = now
         self._judge(now)
         return now
@@ -171,10 +169,10 @@ def has_loss_scale(model: Any) -> bool:
 
 def _scaler_of(optimizer: Any) -> Any:
     """Returns the scaler of a wrapped optimizer or of a ``LossScaler``, else ``None``."""
-    is_ours = any(
-        base.__module__.startswith("amp_tf.loss_scaling.") for base in type(optimizer).__mro__
-    )
-    return optimizer._scaler if is_ours else None
+    for base in type(optimizer).__mro__:
+        if base.__module__.startswith("amp_tf.loss_scaling."):
+            return optimizer._scaler
+    return None
 
 
 def _ignore(self: LossScaleMonitor, *args: Any, **kwargs: Any) -> None:

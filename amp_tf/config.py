@@ -181,8 +181,9 @@ def sources(config: AmpConfig) -> list[dict[str, Any]]:
             source = ", ".join(named[field])
         elif value == getattr(AmpConfig, field):
             source = "default"
-        shown = list(value) if isinstance(value, tuple) else value
-        found.append({"field": field, "value": shown, "from": source})
+        if isinstance(value, tuple):
+            value = list(value)
+        found.append({"field": field, "value": value, "from": source})
     return found
 
 
@@ -228,7 +229,9 @@ class Switches:
 
 def deciding_switch() -> tuple[str, str]:
     """The switch that turned the graph rewrite on or off, and its value; empty if none is set."""
-    name = GRAPH_REWRITE_VAR if os.environ.get(GRAPH_REWRITE_VAR) else ENABLE_VAR
+    name = ENABLE_VAR
+    if os.environ.get(GRAPH_REWRITE_VAR):
+        name = GRAPH_REWRITE_VAR
     return name, os.environ.get(name, "")
 
 
@@ -260,7 +263,9 @@ def find_unknown_variables(environ: Mapping[str, str] | None = None) -> list[tup
 @functools.lru_cache(maxsize=1024)  # of a whole environment, at each enable
 def _closest(name: str) -> str:
     """The variable that a name probably means; empty where none is close."""
-    cutoff = 0.8 if name.startswith("AMP_TF_") else 0.95  # other prefixes are TensorFlow's own
+    cutoff = 0.95  # other prefixes are TensorFlow's own
+    if name.startswith("AMP_TF_"):
+        cutoff = 0.8
     names = [row.name for row in ENV_VARS]
     return "".join(difflib.get_close_matches(name, names, n=1, cutoff=cutoff))
 
@@ -330,13 +335,15 @@ def with_settings(config: AmpConfig, settings: Mapping[str, Any], *, where: str)
     values = dict(settings)
     for name, value in settings.items():
         if name not in KINDS:
-            close = difflib.get_close_matches(name, KINDS, n=1)
-            guess = f"Did you mean {close[0]!r}? " if close else ""
-            fix = f"{guess}The settings are: {', '.join(KINDS)}"
+            fix = f"The settings are: {', '.join(KINDS)}"
+            for close in difflib.get_close_matches(name, KINDS, n=1):
+                fix = f"Did you mean {close!r}? {fix}"
             raise ConfigError(f"there is no setting {name!r}", where=where, fix=fix)
         if KINDS[name] is PATTERNS:
             values[name] = read_files(value, where=f"{where}({name})")
-    return dataclasses.replace(config, **values) if values else config
+    if not values:
+        return config  # the same object
+    return dataclasses.replace(config, **values)
 
 
 def setting_name(field: str) -> str:
@@ -360,7 +367,9 @@ def variables_of(config: AmpConfig) -> dict[str, str]:
             continue
         if isinstance(value, bool):
             value = int(value)
-        found[row.name] = ",".join(value) if isinstance(value, tuple) else str(value)
+        if isinstance(value, tuple):
+            value = ",".join(value)
+        found[row.name] = str(value)
     return found
 
 

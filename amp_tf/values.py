@@ -51,7 +51,9 @@ def dtype_name(value: object) -> object:
     if isinstance(value, type):  # NumPy's scalar types
         return value.__name__
     name = getattr(value, "name", None)
-    return name if isinstance(name, str) else value
+    if isinstance(name, str):
+        return name
+    return value
 
 
 def check_path(value: object, *, where: str) -> str | None:
@@ -91,13 +93,16 @@ def check_names(value: object, *, where: str) -> tuple[str, ...]:
         raise ConfigError(
             f"{value!r} is one string, not several", where=where, fix=f"Write ({value!r},)"
         )
-    names: list[Any] = list(value) if isinstance(value, Iterable) else [value]
+    names: list[Any] = [value]
+    if isinstance(value, Iterable):
+        names = list(value)
     if not all(isinstance(name, str) for name in names):
         raise ConfigError(
             f"{value!r} is not a list of strings", where=where, fix="Write ('A', 'B')"
         )
-    # A set has no order, and equal settings must compare equal.
-    return tuple(sorted(names)) if isinstance(value, Set) else tuple(names)
+    if isinstance(value, Set):  # it has no order, and equal settings must compare equal
+        names.sort()
+    return tuple(names)
 
 
 def check_pattern(pattern: str, *, where: str) -> str:
@@ -247,8 +252,10 @@ def read_files(value: object, *, where: str) -> object:
         value = (value,)
     if not isinstance(value, Iterable):
         return value
+    if isinstance(value, Set):
+        value = sorted(value, key=str)
     patterns: list[object] = []
-    for pattern in sorted(value, key=str) if isinstance(value, Set) else value:
+    for pattern in value:
         if isinstance(pattern, str) and pattern.startswith(FILE):
             patterns += read_pattern_file(pattern.removeprefix(FILE), where=where)
         else:
@@ -310,7 +317,9 @@ def check_batch(batch: object, *, where: str) -> tuple[int, ...]:
     """
     if batch is None:
         batch = ANY_BATCH
-    sizes = batch if isinstance(batch, tuple) else (batch,)
+    sizes: tuple[Any, ...] = (batch,)
+    if isinstance(batch, tuple):
+        sizes = batch
     # The type itself, because a bool is an int, too.
     are_sizes = all(type(size) is int and size > 0 for size in sizes)
     if len(sizes) not in (1, 2) or not are_sizes or list(sizes) != sorted(sizes):

@@ -1,11 +1,11 @@
-"""Sums gradients over replicas in 16 bit, and compares the settings of all workers of a job.
+"""Sums gradients over replicas in 16 bit (``AMP_TF_ALLREDUCE``).
 
-**Sums** (``AMP_TF_ALLREDUCE``). Keras 3 and custom loops sum gradients by
-``ReplicaContext.all_reduce``, tf_keras and TF1 optimizers by ``StrategyExtended.batch_reduce_to``
-from the cross-replica context. Both are wrapped: large float32 tensors are cast to 16 bit, summed,
-and cast back, where the step is traced: TensorFlow ends the training if replicas disagree about the
-type of a collective operation. A mean is a sum, divided in float32. ``scope("float32")`` never
-spans a sum, because other replicas are traced meanwhile in the same graph.
+Keras 3 and custom loops sum gradients by ``ReplicaContext.all_reduce``, tf_keras and TF1 optimizers
+by ``StrategyExtended.batch_reduce_to`` from the cross-replica context. Both are wrapped: large
+float32 tensors are cast to 16 bit, summed, and cast back, where the step is traced: TensorFlow ends
+the training if replicas disagree about the type of a collective operation. A mean is a sum, divided
+in float32. ``scope("float32")`` never spans a sum, because other replicas are traced meanwhile in
+the same graph.
 
 The loss-scale optimizer unscales before the sum, so float16, which ends at 65504 and loses digits
 below 2^-14, gets a scale of its own. Replica ``w`` holds ``g_w``; the sum over replicas of ``max
@@ -13,33 +13,22 @@ below 2^-14, gets a scale of its own. Replica ``w`` holds ``g_w``; the sum over 
 this bound below 2^15, no sum overflows, and numbers down to 2^-29 of the bound keep all their
 digits. Exponents are computed on the bits: logarithms may differ between machines by a digit, and
 replicas that scale differently would be silently wrong.
-
-**Settings.** If they differ, some workers would skip a step that the others apply. Each worker
-of a MultiWorkerMirroredStrategy publishes that amp_tf is on as soon as it is connected, and its
-settings at the first ``strategy.run`` after they changed, which all workers make together, in the
-key-value store of TensorFlow's coordination service. If settings differ, every worker stops there,
-before anything is trained.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
-import json
-import threading
 from collections.abc import Callable
 from typing import Any
 
-from amp_tf.config import ALLREDUCE_VAR, AmpConfig
-from amp_tf.errors import ConfigError
-from amp_tf.hooks import loss_scaling, notices, summary
+from amp_tf.config import ALLREDUCE_VAR
+from amp_tf.hooks import internals, notices, summary
 from amp_tf.hooks.patches import Patches
 from amp_tf.hooks.scope import scope
 from amp_tf.hooks.state import current, record, settings
 from amp_tf.hooks.state import patches as patches_of
-from amp_tf.oplists.op_names import registered_rows
 
 # Kernels and tables have two dimensions and more. Losses, metrics, statistics of a batch and flags
 # have one at most and stay exact; biases are not worth a cast.
@@ -57,38 +46,20 @@ _TOP = 14  # bounds are brought to [2^14, 2^15)
 # The inverse must be a normal number too: some devices flush others to zero.
 _LARGEST_FIELD = 253
 
-_OF_ONE_WORKER = frozenset({"log_path", "report_path"})
-_PRESENCE_SECONDS = 60.0  # the others connected together with this one, and published at once
-_SETTINGS_SECONDS = 600.0  # until all workers have reached the same step
-
 
 @dataclasses.dataclass
-class _Job:
-    """The state of this process as a part of a job."""
+class _Sums:
+    """Counts the elements of gradients that were summed in this process."""
 
-    narrow: int = 0  #: elements of gradients that were summed in 16 bit
-    wide: int = 0  #: others
-    is_announced: bool = False
-    agreed: AmpConfig | None = None  #: the settings that were compared last
-    rounds: int = 0  #: comparisons, which all workers make in the same order
+    narrow: int = 0  #: in 16 bit
+    wide: int = 0  #: in float32
 
 
 def install(patches: Patches) -> None:
-    """Sums gradients in ``AmpConfig.allreduce`` and compares the settings of workers from now on.
-
-    Idempotent.
-    """
-    from tensorflow.python.distribute import collective_all_reduce_strategy, distribute_lib
-
-    extended = collective_all_reduce_strategy.CollectiveAllReduceExtended
-    patches.put(extended, "_initialize_multi_worker", _connect)
-    patches.put(distribute_lib.StrategyBase, "run", _run)
-    with _surviving():
-        _announce()  # the program may have connected before it turned amp_tf on
-    if settings().allreduce != "float32":
-        patches.put(distribute_lib.ReplicaContextBase, "all_reduce", _all_reduce)
-        patches.put(distribute_lib.StrategyExtendedV2, "batch_reduce_to", _batch_reduce_to)
-        summary.add_part(_summary_part)
+    """Sums gradients in ``AmpConfig.allreduce`` from now on. Idempotent."""
+    internals.SUM_IN_REPLICA.patch(patches, _all_reduce)
+    internals.SUM_ACROSS.patch(patches, _batch_reduce_to)
+    summary.add_part(_summary_part)
 
 
 def is_large_gradient(tensor: Any) -> bool:
@@ -125,10 +96,10 @@ def _all_reduce(
     others = []
     if wide:
         others = original(context, reduce_op, wide, options)
-    job = record(_Job)
+    summed = record(_Sums)
     with current().lock:
-        job.narrow += _count(narrow)
-        job.wide += _count(wide)
+        summed.narrow += _count(narrow)
+        summed.wide += _count(wide)
     remaining = {True: iter(sums), False: iter(others)}
     return tf.nest.pack_sequence_as(value, [next(remaining[each]) for each in are_narrow])
 
@@ -218,11 +189,9 @@ def _power_of_two(field: Any) -> Any:
 def _narrow_type(strategy: Any) -> Any:
     """The 16-bit type for a strategy, or ``None``, with one warning that says why."""
     import tensorflow as tf
-    from tensorflow.python.distribute import cross_device_ops, mirrored_strategy
+    from tensorflow.python.distribute import mirrored_strategy
 
     allreduce = settings().allreduce
-    if allreduce == "float32":  # by now
-        return None
     extended = strategy.extended
     name = type(strategy).__name__
     # MultiWorkerMirroredStrategy's is one, too.
@@ -234,7 +203,7 @@ def _narrow_type(strategy: Any) -> Any:
         return None
     if strategy.num_replicas_in_sync < 2:
         return None
-    is_nccl = isinstance(extended._cross_device_ops, cross_device_ops.NcclAllReduce)
+    is_nccl = isinstance(extended._cross_device_ops, tf.distribute.NcclAllReduce)
     if allreduce == "bfloat16" and is_nccl:
         what = "the operation NcclAllReduce has no bfloat16, so gradients stay in float32"
         _warn(name, what, _OTHER_TYPE)
@@ -256,150 +225,11 @@ def _count(values: list[Any]) -> int:
 
 def _summary_part() -> str:
     allreduce = settings().allreduce
-    if not patches_of(__name__) or allreduce == "float32":
+    if not patches_of(__name__):
         return ""
-    job = record(_Job)
-    total = job.narrow + job.wide
+    summed = record(_Sums)
+    total = summed.narrow + summed.wide
     if not total:
         return f"{ALLREDUCE_VAR}={allreduce}: no gradients were summed over replicas"
-    share = f"{job.narrow / total:.1%} of their elements"
+    share = f"{summed.narrow / total:.1%} of their elements"
     return f"gradients summed over replicas in {allreduce} ({share})"
-
-
-def _connect(original: Any, *args: Any, **kwargs: Any) -> Any:
-    result = original(*args, **kwargs)
-    with _surviving():
-        _announce()
-    return result
-
-
-def _run(original: Any, strategy: Any, /, *args: Any, **kwargs: Any) -> Any:
-    job = record(_Job)
-    if settings() is not job.agreed:
-        job.agreed = settings()
-        difference = ""
-        with _surviving():
-            difference = _compare()
-        if difference:
-            raise ConfigError(
-                difference,
-                where=f"MultiWorkerMirroredStrategy, {_name(_key(_server()))}",
-                fix=(
-                    "Set the same variables of amp_tf for every worker, AMP_TF_PRECISION where "
-                    "their devices differ: what one of them skips, all must skip"
-                ),
-            )
-    return original(strategy, *args, **kwargs)
-
-
-def _surviving() -> contextlib.AbstractContextManager[None]:
-    what = "the settings of the workers are not compared"
-    where = "MultiWorkerMirroredStrategy"
-    return notices.surviving("workers", what, where=where, fix="Set the same ones for each worker")
-
-
-def _announce() -> None:
-    """Announces to the other workers of a job that amp_tf is on here, once it is connected."""
-    job = record(_Job)
-    with current().lock:
-        server = _server()
-        if server is not None and not job.is_announced:
-            _publish(_key(server), "on")
-            job.is_announced = True
-
-
-def _compare() -> str:
-    """Describes how the settings of another worker differ from those here; empty if none do."""
-    server = _server()
-    if server is None:
-        return ""
-    _announce()
-    mine = _facts()
-    job = record(_Job)
-    job.rounds += 1
-    suffix = f"/{job.rounds}"
-    _publish(f"{_key(server)}{suffix}", json.dumps(mine))
-    others = []
-    for group in server.cluster.job:
-        if group.name in ("chief", "worker"):
-            others += [f"amp_tf/{group.name}/{task}" for task in group.tasks]
-    present = _read(others, "", _PRESENCE_SECONDS)
-    for other in others:
-        if other not in present:
-            return f"{_name(other)} runs without amp_tf"
-    found = _read(others, suffix, _SETTINGS_SECONDS)
-    _publish(f"{_key(server)}{suffix}/read", "yes")
-    for other in others:
-        if other not in found:
-            minutes = f"{_SETTINGS_SECONDS / 60:.0f} minutes"
-            raise TimeoutError(f"{_name(other)} publishes none within {minutes}")
-        differences = _differences(json.loads(found[other]), mine)
-        if differences:
-            # Until all have read it, because a coordinator's end cuts them off.
-            _read(others, f"{suffix}/read", _PRESENCE_SECONDS)
-            both = "; ".join(differences)
-            return f"{_name(other)} and this one differ in amp_tf's settings: {both}"
-    return ""
-
-
-def _facts() -> dict[str, Any]:
-    """The settings that all workers must share, as JSON holds them."""
-    facts = dataclasses.asdict(settings())
-    for name in _OF_ONE_WORKER:
-        del facts[name]
-    facts["loss scaling"] = loss_scaling.runs_in_float16()
-    for row in registered_rows():
-        facts[f"the list of op {row.op}"] = row.op_list
-    found: dict[str, Any] = json.loads(json.dumps(facts))
-    return found
-
-
-def _differences(theirs: dict[str, Any], mine: dict[str, Any]) -> list[str]:
-    found = []
-    for name in {**theirs, **mine}:
-        there = theirs.get(name)
-        here = mine.get(name)
-        if there != here:
-            found.append(f"{name} is {there!r} there and {here!r} here")
-    return found
-
-
-def _publish(key: str, value: str) -> None:
-    from tensorflow.python.eager import context
-
-    context.context().set_config_key_value(key, value)
-
-
-def _read(workers: list[str], suffix: str, seconds: float) -> dict[str, str]:
-    """The values that workers publish within a number of seconds under a suffix."""
-    from tensorflow.python.eager import context
-
-    found: dict[str, str] = {}
-
-    def read() -> None:
-        for worker in workers:
-            found[worker] = context.context().get_config_key_value(worker + suffix)
-
-    # It may wait for ever.
-    reader = threading.Thread(target=read, name="amp_tf workers", daemon=True)
-    reader.start()
-    reader.join(seconds)
-    return found
-
-
-def _server() -> Any:
-    """The ServerDef of this worker, if it is connected."""
-    from tensorflow.python.eager import context
-
-    running = context.context_safe()
-    if running is None or not running._initialized or running.coordination_service is None:
-        return None
-    return running._collective_ops_server_def
-
-
-def _key(server: Any) -> str:
-    return f"amp_tf/{server.job_name}/{server.task_index}"
-
-
-def _name(key: str) -> str:
-    return " ".join(key.split("/")[1:3])

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
 import os
 import sys
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 
 from amp_tf.config import ENABLE_VAR
 from amp_tf.hooks import notices, state
+from amp_tf.hooks.internals import POLICIES, is_imported
 from amp_tf.hooks.native import FOLDER
 from amp_tf.hooks.patches import Patches
 
@@ -41,14 +41,11 @@ def install(patches: Patches) -> None:
 
     Idempotent; call it again after another was imported.
     """
+    # Its old names are in every version of both; keras.dtype_policies is there since Keras 3.0.5.
+    POLICIES.patch(patches, _make_policy)
     for library in ("keras", "tf_keras"):
-        # Once the library's import is done, it has layers.
-        if hasattr(sys.modules.get(library), "layers"):
-            # Its old names are in every version of both; keras.dtype_policies is there since Keras
-            # 3.0.5.
-            home = importlib.import_module(f"{library}.mixed_precision")
-            if patches.put(home.Policy, "__init__", _make_policy):
-                _notice(home.global_policy())
+        if is_imported(library):
+            _notice(sys.modules[library].mixed_precision.global_policy())
 
 
 def _make_policy(init: Any, policy: Any, /, *args: Any, **kwargs: Any) -> None:

@@ -23,26 +23,21 @@ makes ``for batch in dataset`` inside a tf.function a ``scan`` with a function o
 from __future__ import annotations
 
 import contextlib
-import functools
-import sys
 from collections.abc import Iterator
 from typing import Any
 
-from amp_tf.hooks import notices, state, xla
+from amp_tf.hooks import internals, notices, state, xla
 from amp_tf.hooks.patches import Patches
 
 _BY_PYTHON = ("Dataset_", "tf_data_experimental_", "map_on_gpu_")
 _BY_OPTIMIZER = ("fused_map", "fused_predicate", "fused_filter", "map_fusion_funcs/")  # of tf.data
 BEGINNINGS = (*_BY_PYTHON, *_BY_OPTIMIZER)  #: how the names of a pipeline's functions begin
 # Keras calls the program's code by these on threads of its own, or before it makes the pipeline.
-_ADAPTERS = "keras.src.trainers.data_adapters"
 _AHEAD_OF_PIPELINES = (
-    (f"{_ADAPTERS}.generator_data_adapter", "peek_and_restore"),
-    (f"{_ADAPTERS}.py_dataset_adapter", "PyDatasetAdapter.get_tf_dataset"),
-    (f"{_ADAPTERS}.py_dataset_adapter", "get_index"),
-    ("tf_keras.src.engine.data_adapter", "GeneratorDataAdapter.__init__"),
-    ("tf_keras.src.utils.data_utils", "get_index"),
-    ("tf_keras.src.utils.data_utils", "next_sample"),
+    internals.KERAS_GENERATORS,
+    internals.KERAS_DATASETS,
+    internals.TF_KERAS_GENERATORS,
+    internals.TF_KERAS_WORKERS,
 )
 LOOPS = ("Dataset_reduce_", "Dataset_scan_scan_body")  #: how those of loops begin
 _WHERE = "input pipeline"
@@ -88,18 +83,11 @@ def _tokens(function: Any) -> Iterator[str]:
 
 def install(patches: Patches) -> None:
     """Keeps what pipelines call in float32 from now on, whenever it was traced. Idempotent."""
-    from tensorflow.python.eager.polymorphic_function import atomic_function
-    from tensorflow.python.ops import script_ops
-
-    patches.put(atomic_function, "from_func_graph", _make_function)
-    patches.put(atomic_function.AtomicFunction, "call_flat", _call_function)
-    patches.put(script_ops.FuncRegistry, "__call__", _call_python)
-    for home, name in _AHEAD_OF_PIPELINES:
-        module = sys.modules.get(home)
-        if module is not None:
-            *owners, attribute = name.split(".")
-            owner = functools.reduce(getattr, owners, module)
-            patches.put(owner, attribute, _call_in_pipeline)
+    internals.MAKE_FUNCTION.patch(patches, _make_function)
+    internals.CALL_FUNCTION.patch(patches, _call_function)
+    internals.CALL_PYTHON.patch(patches, _call_python)
+    for row in _AHEAD_OF_PIPELINES:
+        row.patch(patches, _call_in_pipeline)
 
 
 def is_of_pipeline(name: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 from amp_tf.graph.names import KerasLayer, recorded, scopes
 from amp_tf.hooks import state
+from amp_tf.hooks.internals import KERAS_SCOPES, TF_KERAS_SCOPES, is_imported
 from amp_tf.hooks.patches import Patches
 
 
@@ -24,13 +25,9 @@ def install(patches: Patches) -> None:
     Idempotent; call it again after another was imported. The record outlives the hook, because its
     graphs do.
     """
-    keras: Any = sys.modules.get("keras")
-    if hasattr(keras, "name_scope") and keras.backend.backend() == "tensorflow":
-        patches.put(keras.name_scope, "__enter__", _enter)
-    if hasattr(sys.modules.get("tf_keras"), "layers"):
-        from tf_keras.src.engine import base_layer
-
-        patches.put(base_layer.Layer, "_name_scope", _name_scope)
+    if is_imported("keras") and sys.modules["keras"].backend.backend() == "tensorflow":
+        KERAS_SCOPES.patch(patches, _enter)
+    TF_KERAS_SCOPES.patch(patches, _name_scope)
 
 
 @contextlib.contextmanager
@@ -83,12 +80,11 @@ def _name_scope(name_scope: Any, layer: Any, /) -> Any:
 
 def _scope_here() -> str | None:
     """The name scope of the graph that is built; ``None`` in eager code, or for shapes alone."""
-    from tensorflow.python.eager import context
-    from tensorflow.python.framework import ops
+    import tensorflow as tf
 
-    if context.executing_eagerly():
+    if tf.executing_eagerly():
         return None
-    graph = ops.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
     # A scratch graph of Keras 3 is thrown away once shapes of results are known.
     if getattr(graph, "name", "").startswith("scratch_graph"):
         return None

@@ -13,12 +13,11 @@ user raises.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import sys
 from typing import Any
 
 from amp_tf.callbacks import LossScaleMonitor, has_loss_scale
-from amp_tf.hooks import notices, summary
+from amp_tf.hooks import internals, notices, summary
 from amp_tf.hooks import state as process_state
 from amp_tf.hooks.patches import Patches
 from amp_tf.loss_scaling import LossScaleOptimizer, is_loss_scaled, ledger
@@ -74,10 +73,15 @@ def install(patches: Patches) -> None:
 
     Idempotent.
     """
-    for library in ("keras", "tf_keras"):
-        # import keras imports tensorflow while keras is half done
-        if {"Model", "optimizers"} <= vars(sys.modules.get(library, object)).keys():
-            _patch(library, patches)
+    internals.MODELS_COMPILE.patch(patches, _compile)
+    internals.MODELS_FIT.patch(patches, _fit)
+    # tf_keras.Model becomes this class after tf.compat.v1.disable_v2_behavior(). Its monitor would
+    # have nothing to read.
+    internals.TF1_MODELS_COMPILE.patch(patches, _compile)
+    internals.KERAS_STEPS.patch(patches, _watch)
+    internals.TF_KERAS_STEPS.patch(patches, _watch)
+    internals.TF_KERAS_WRAPPED_STEPS.patch(patches, _watch)
+    internals.MODEL_METADATA.patch(patches, _model_metadata)
     summary.add_part(describe)
 
 
@@ -134,33 +138,6 @@ def _enter_foreign(optimizer: Any) -> None:
     ledger.enter(f"{_OWNERS[library]} {type(optimizer).__name__}", read)
 
 
-def _patch(library: str, patches: Patches) -> None:
-    """Patches models, optimizers, and the metadata in .h5 files."""
-    home = sys.modules[library]
-    optimizers = home.optimizers
-    rows: list[tuple[Any, ...]] = [(home.Model, "compile", _compile), (home.Model, "fit", _fit)]
-    if library == "keras":
-        metadata = "keras.src.legacy.saving.saving_utils"
-        # The last one is Keras' own; amp_tf's wrapper marks its inner step itself.
-        steps = [(optimizers.Optimizer, "apply_gradients"), (optimizers.Optimizer, "apply")]
-        steps += [(optimizers.LossScaleOptimizer, "apply")]
-    else:
-        metadata = "tf_keras.src.saving.legacy.saving_utils"
-        wrappers = home.mixed_precision.LossScaleOptimizer.__subclasses__()
-        kinds = (optimizers.Optimizer, optimizers.legacy.Optimizer, *wrappers)
-        steps = [(cls, "apply_gradients") for cls in kinds]
-        # tf_keras.Model becomes this class after tf.compat.v1.disable_v2_behavior(). Its monitor
-        # would have nothing to read.
-        model_v1 = importlib.import_module("tf_keras.src.engine.training_v1").Model
-        rows.append((model_v1, "compile", _compile))
-    rows += [(cls, name, _watch, name) for cls, name in steps]
-    for row in rows:
-        patches.put(*row)
-    with contextlib.suppress(ImportError):  # the module is private: a version may lack it
-        named = home.saving.get_registered_name
-        patches.put(importlib.import_module(metadata), "model_metadata", _model_metadata, named)
-
-
 def _compile(compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     given: Any = args[0] if args else kwargs.get("optimizer")
     is_ours = _is_automatic(given)
@@ -188,9 +165,7 @@ def _is_automatic(optimizer: Any) -> bool:
     return _WRAPPED_HERE in getattr(optimizer, "__dict__", {})
 
 
-def _model_metadata(
-    registered_name: Any, model_metadata: Any, model: Any, /, *args: Any, **kwargs: Any
-) -> Any:
+def _model_metadata(model_metadata: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     """The metadata of .h5 files and tf_keras' SavedModels, with the bare optimizer's name.
 
     So it is in .keras files.
@@ -199,8 +174,9 @@ def _model_metadata(
     training = metadata.get("training_config", {})
     if "optimizer_config" in training and _is_automatic(model.optimizer):
         bare = model.optimizer.inner_optimizer
+        library = sys.modules[model_metadata.__module__.partition(".")[0]]
         training["optimizer_config"] = {
-            "class_name": registered_name(type(bare)),
+            "class_name": library.saving.get_registered_name(type(bare)),
             "config": bare.get_config(),
         }
     return metadata
@@ -243,7 +219,7 @@ def _monitored(model: Any, callbacks: Any) -> Any:
     return callbacks
 
 
-def _watch(name: str, step: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _watch(step: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Makes a step of an optimizer; if it scales its loss, the steps inside need not.
 
     Warns once if a traced step applies gradients of a loss that nothing scales. Eager steps are
@@ -253,6 +229,7 @@ def _watch(name: str, step: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -
 
     from amp_tf.loss_scaling.calls import is_scaled_step, scaled_step
 
+    name = step.__name__
     around: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     with surviving(f"Optimizer.{name}"):
         is_wrapped = getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)  # by tf_keras

@@ -19,13 +19,14 @@ update is not noticed. The Python functions of the ops that write are wrapped.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from amp_tf.hooks import notices, state
+from amp_tf.hooks import internals, notices, state
 from amp_tf.hooks.loss_scaling import CUSTOM_LOOP, runs_in_float16, should_scale, surviving
 from amp_tf.hooks.patches import Patches
 from amp_tf.loss_scaling import calls, is_loss_scaled, ledger
@@ -39,10 +40,6 @@ _WATCHED = "_amp_tf_loss_scales"
 # An attribute of a variable's handle: whether its gradient was last taken where no loss was scaled.
 _UNSCALED = "_amp_tf_is_unscaled"
 _SCALE_VARIABLES = ("current_loss_scale", "good_steps", "loss_scale_counters")
-
-_VARIABLE_OPS = ("assign_variable_op", "assign_add_variable_op", "assign_sub_variable_op")
-_SCATTER_OPS = ("resource_scatter_add", "resource_scatter_sub", "resource_scatter_update")
-_REF_OPS = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub")
 
 _WRITE_THREE_LINES = (
     "Write scaler = amp_tf.LossScaler() before the loop and in the step, in this order, "
@@ -58,24 +55,15 @@ def install(patches: Patches) -> None:
 
     Idempotent.
     """
-    from tensorflow.python.client import session
-    from tensorflow.python.eager import backprop
-    from tensorflow.python.ops import gen_resource_variable_ops, gen_state_ops, gradients_util
-
-    v1 = tf.compat.v1
-    patches.put(session.BaseSession, "close", look_and_close)
-    patches.put(v1.train.Optimizer, "__init__", _init)
-    for name in ("compute_gradients", "apply_gradients"):
-        patches.put(v1.train.Optimizer, name, _call, name)
-    wrapper = v1.mixed_precision.MixedPrecisionLossScaleOptimizer
-    patches.put(wrapper, "__init__", _remember_wrapped)
-    patches.put(v1.train.Saver, "restore", _restore)
-    patches.put(backprop.GradientTape, "gradient", _gradient, 2)
-    patches.put(gradients_util, "_GradientsHelper", _gradient, 1)
-    for name in (*_VARIABLE_OPS, *_SCATTER_OPS):
-        patches.put(gen_resource_variable_ops, name, _write)
-    for name in _REF_OPS:
-        patches.put(gen_state_ops, name, _write)
+    internals.TF1_SESSION_CLOSES.patch(patches, look_and_close)
+    internals.TF1_OPTIMIZER.patch(patches, _init)
+    internals.TF1_GRADIENTS.patch(patches, _call)
+    internals.TF1_WRAPPER.patch(patches, _remember_wrapped)
+    internals.TF1_SAVER.patch(patches, _restore)
+    internals.GRADIENTS_BY_TAPE.patch(patches, functools.partial(_gradient, 2))
+    internals.GRADIENTS_BY_GRAPH.patch(patches, functools.partial(_gradient, 1))
+    internals.WRITE_VARIABLES.patch(patches, _write)
+    internals.WRITE_REFERENCES.patch(patches, _write)
 
 
 def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
@@ -122,8 +110,9 @@ def _init(init: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
         patch_overrides(optimizer)
 
 
-def _call(name: str, original: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _call(original: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Replaces a method of the base class; a subclass that overrides it reaches it by super()."""
+    name = original.__name__
     wrapper = None
     with surviving(f"tf.compat.v1.train.Optimizer.{name}"):
         patch_overrides(optimizer)  # it may have been created before this was installed

@@ -34,14 +34,14 @@ class Patches:
     def __bool__(self) -> bool:
         return any(patch.is_on for patch in self._patches)
 
-    def put(self, owner: Any, name: str, ours: Callable[..., Any], *first: Any) -> bool:
+    def put(self, owner: Any, name: str, ours: Callable[..., Any]) -> bool:
         """Replaces an attribute of a module or class until :meth:`restore`.
 
         Does nothing if ours is in place, perhaps wrapped by others.
 
         Args:
             owner: the module or class; the attribute of a base class is replaced there.
-            ours: is called with ``first``, the original, and the arguments.
+            ours: is called with the original and the arguments.
 
         Returns whether it was replaced now.
         """
@@ -67,7 +67,7 @@ class Patches:
             def replacement(*args: Any, **kwargs: Any) -> Any:
                 if not patch.is_on:
                     return original(*args, **kwargs)
-                return ours(*first, original, *args, **kwargs)
+                return ours(original, *args, **kwargs)
 
             patch.replacement = replacement
             setattr(owner, name, replacement)

@@ -51,6 +51,7 @@ from amp_tf.graph.names import CAST_SUFFIX
 from amp_tf.graph.sizes import Shapes
 from amp_tf.hooks import input_pipelines, native, notices, state, summary
 from amp_tf.hooks.conflicts import OTHER_PLUGIN, WITHOUT_IT, other_graph_plugins
+from amp_tf.hooks.internals import TFLITE_CONVERTER
 from amp_tf.hooks.native import DEVICE_TYPES, ItemShapes, Shim, Skip
 from amp_tf.hooks.patches import Patches
 from amp_tf.hooks.summary import name_in_python
@@ -127,9 +128,8 @@ def install(patches: Patches) -> None:
         return convert_graph(data, preserve, shapes, state.settings())
 
     set_conversion(convert)
-    converter = sys.modules.get("tensorflow.lite.python.convert")
-    if converter is not None:
-        patches.put(converter, "convert", _convert_for_tflite)
+    if TFLITE_CONVERTER.homes in sys.modules:  # some builds have none
+        TFLITE_CONVERTER.patch(patches, _convert_for_tflite)
 
 
 def set_conversion(convert: Convert) -> bool:
@@ -150,18 +150,11 @@ def set_conversion(convert: Convert) -> bool:
     return True
 
 
-def uninstall() -> None:
-    """Makes the registered optimizers the identity.
+def uninstall(wait_ms: int = 0) -> None:
+    """Makes the registered optimizers the identity, and waits so long for running rewrites.
 
-    Graphs that run already stay as they are. Idempotent.
-    """
-    stop()
-
-
-def stop(wait_ms: int = 0) -> None:
-    """Makes the registered optimizers the identity, and waits for running rewrites.
-
-    It takes no lock, which a forked child may have inherited in locked state.
+    Graphs that run already stay as they are. Idempotent. It takes no lock, which a forked child may
+    have inherited in locked state.
     """
     for shim in state.record(_Shims).values():
         shim.clear_callback(wait_ms)

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
 from amp_tf.graph.edits import attribute
-from amp_tf.hooks import state
+from amp_tf.hooks import internals, state
 from amp_tf.painting.eligibility import SCOPE_ATTR
 from amp_tf.values import check_choice, check_patterns, dtype_name
 
@@ -60,15 +60,14 @@ def scope(precision: ScopeName, *patterns: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _entering(value: bytes) -> Iterator[None]:
-    from tensorflow.python.eager import context
-    from tensorflow.python.framework import ops
+    import tensorflow as tf
 
     here = state.current().here
     outer = getattr(here, "scope", None)
     here.scope = value
     around: Any = contextlib.nullcontext()
-    if not context.executing_eagerly():
-        around = ops.get_default_graph()._attr_scope({SCOPE_ATTR: attribute(s=value)})
+    if not tf.executing_eagerly():
+        around = tf.compat.v1.get_default_graph()._attr_scope({SCOPE_ATTR: attribute(s=value)})
     try:
         with around:
             yield
@@ -78,27 +77,24 @@ def _entering(value: bytes) -> Iterator[None]:
 
 def _install() -> None:
     from tensorflow.python import pywrap_tfe
-    from tensorflow.python.eager import backprop, execute
-    from tensorflow.python.framework import func_graph
-    from tensorflow.python.ops import gradients_util
+    from tensorflow.python.eager import backprop
 
-    ours = state.patches(__name__)
-    ours.put(func_graph.FuncGraph, "__init__", _mark_new_graph)
-    ours.put(execute, "record_gradient", _remember_scope)
-    ours.put(gradients_util, "_MaybeCompile", _follow_op)
-    if ours.put(backprop, "_gradient_function", _recall_scope):
+    patches = state.patches(__name__)
+    internals.NEW_GRAPH.patch(patches, _mark_new_graph)
+    internals.RECORD_GRADIENT.patch(patches, _remember_scope)
+    internals.GRAPH_GRADIENT.patch(patches, _follow_op)
+    if internals.TAPE_GRADIENT.patch(patches, _recall_scope):
         pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
 
 
 def _current() -> bytes | None:
     """The scope of what is being traced. On threads of a strategy's replicas the graph holds it."""
-    from tensorflow.python.eager import context
-    from tensorflow.python.framework import ops
+    import tensorflow as tf
 
     value: bytes | None = getattr(state.current().here, "scope", None)
-    if value is not None or context.executing_eagerly():
+    if value is not None or tf.executing_eagerly():
         return value
-    mark = ops.get_default_graph()._attr_scope_map.get(SCOPE_ATTR)
+    mark = tf.compat.v1.get_default_graph()._attr_scope_map.get(SCOPE_ATTR)
     if mark is None:
         return None
     found: bytes = mark.s

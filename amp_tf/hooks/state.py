@@ -44,7 +44,6 @@ class Runtime:
     policy: str = ""  #: Keras' own 16-bit policy that the program uses; empty for none
     #: failed hooks: module to error
     not_installed: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    ended: str = ""  #: how the process ended, where not by itself; else empty
     #: by the module of the hook
     patches: dict[str, Patches] = dataclasses.field(default_factory=dict)
     #: what hooks remember of this process, by its class

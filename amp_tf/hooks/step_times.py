@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import importlib
 import statistics
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
-from amp_tf.hooks import state
+from amp_tf.hooks import internals, state
 from amp_tf.hooks.patches import Patches
 
-KERAS, FUNCTION, SESSION = "Keras", "tf.function", "session"
-_CALLBACKS = {"keras": "keras.src.callbacks.callback_list", "tf_keras": "tf_keras.src.callbacks"}
+KERAS = "Keras"
+FUNCTION = "tf.function"
+SESSION = "session"
+_KERAS_LIBRARIES = ("keras", "tf_keras")
 # The names in callbacks, and the users' names.
 _KINDS = {"train": "fit", "test": "evaluate", "predict": "predict"}
 _KEPT = 1000  # last steps of each kind
@@ -77,21 +77,11 @@ def install(patches: Patches) -> None:
     Idempotent.
     """
     state.watch_collections()
-    for library, home in _CALLBACKS.items():
-        if hasattr(sys.modules.get(library), "Model"):
-            model = sys.modules[library].Model
-            callbacks = importlib.import_module(home).CallbackList
-            for kind in _KINDS:
-                patches.put(callbacks, f"on_{kind}_batch_begin", _begin, kind)
-                patches.put(callbacks, f"on_{kind}_batch_end", _end, kind)
-                name = f"{kind}_on_batch"
-                patches.put(model, name, _call, KERAS, lambda *_, name=name, **__: name)
-    if hasattr(sys.modules.get("tensorflow"), "compat"):
-        from tensorflow.python.client import session
-        from tensorflow.python.eager.polymorphic_function import polymorphic_function
-
-        patches.put(polymorphic_function.Function, "__call__", _call, FUNCTION, _name_of_function)
-        patches.put(session.BaseSession, "run", _call, SESSION, _name_of_fetches)
+    internals.STEP_BEGINS.patch(patches, _begin)
+    internals.STEP_ENDS.patch(patches, _end)
+    internals.STEPS_ALONE.patch(patches, _call_model)
+    internals.CALL_TF_FUNCTION.patch(patches, _call_function)
+    internals.RUN_SESSION.patch(patches, _run_session)
 
 
 def rows() -> list[dict[str, Any]]:
@@ -118,18 +108,20 @@ def _add(way: str, name: str, seconds: float, count: int) -> None:
         on_step(way, name, seconds, count)
 
 
-def _begin(kind: str, original: Any, self: Any, /, batch: Any, *args: Any, **kwargs: Any) -> Any:
+def _begin(original: Any, self: Any, /, batch: Any, *args: Any, **kwargs: Any) -> Any:
     with _unmeasured:
+        kind = _kind_of(original)
         marks = vars(self).setdefault(_MARKS, {})
         if not batch or kind not in marks:
             marks[kind] = (batch, time.perf_counter())
     return original(self, batch, *args, **kwargs)
 
 
-def _end(kind: str, original: Any, self: Any, /, batch: Any, *args: Any, **kwargs: Any) -> Any:
+def _end(original: Any, self: Any, /, batch: Any, *args: Any, **kwargs: Any) -> Any:
     result = original(self, batch, *args, **kwargs)
     with _unmeasured:
         now = time.perf_counter()
+        kind = _kind_of(original)
         marks = vars(self).setdefault(_MARKS, {})
         first, since = marks.get(kind, (batch, now))
         _add(KERAS, _KINDS[kind], now - since, max(1, batch - first + 1))
@@ -137,23 +129,43 @@ def _end(kind: str, original: Any, self: Any, /, batch: Any, *args: Any, **kwarg
     return result
 
 
-def _call(
-    way: str, name_of: Callable[..., str], original: Any, self: Any, /, *args: Any, **kwargs: Any
-) -> Any:
+def _kind_of(method: Any) -> str:
+    """The kind of steps that a method of a list of callbacks is for: ``on_train_batch_end``."""
+    return str(method.__name__).split("_")[1]
+
+
+def _call_model(original: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
+    with _timing(KERAS, original.__name__):
+        return original(model, *args, **kwargs)
+
+
+def _call_function(original: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    if not _is_a_step(function):
+        return original(function, *args, **kwargs)
+    with _timing(FUNCTION, str(getattr(function, "__name__", "a function"))):
+        return original(function, *args, **kwargs)
+
+
+def _run_session(original: Any, session: Any, /, fetches: Any, *args: Any, **kwargs: Any) -> Any:
+    with _timing(SESSION, _name_of(fetches)):
+        return original(session, fetches, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def _timing(way: str, name: str) -> Iterator[None]:
+    """Measures a call; calls inside are not counted, and one that raises is not either."""
     here = state.current().here
-    is_inside = getattr(here, "is_timed", False) or state.is_collecting()
-    if is_inside or (way == FUNCTION and not _is_a_step(self)):
-        return original(self, *args, **kwargs)
-    here.is_timed = True  # and calls inside are not counted
+    if getattr(here, "is_timed", False) or state.is_collecting():
+        yield
+        return
+    here.is_timed = True
     begin = time.perf_counter()
     try:
-        result = original(self, *args, **kwargs)
+        yield
     finally:
         here.is_timed = False
-    seconds = time.perf_counter() - begin
     with _unmeasured:
-        _add(way, name_of(self, *args, **kwargs), seconds, 1)
-    return result
+        _add(way, name, time.perf_counter() - begin, 1)
 
 
 def _is_a_step(function: Any) -> bool:
@@ -164,14 +176,10 @@ def _is_a_step(function: Any) -> bool:
     import tensorflow as tf
 
     home = str(getattr(function.python_function, "__module__", "")).partition(".")[0]
-    return home not in _CALLBACKS and tf.executing_eagerly()
+    return home not in _KERAS_LIBRARIES and tf.executing_eagerly()
 
 
-def _name_of_function(function: Any, /, *_: Any, **__: Any) -> str:
-    return str(getattr(function, "__name__", "a function"))
-
-
-def _name_of_fetches(_: Any, /, fetches: Any = None, *__: Any, **___: Any) -> str:
+def _name_of(fetches: Any) -> str:
     if isinstance(fetches, dict):
         fetches = list(fetches.values())
     if not isinstance(fetches, (list, tuple)):

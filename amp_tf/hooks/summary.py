@@ -153,9 +153,9 @@ def report() -> RewriteReport:
 
 
 def _describe_process() -> dict[str, Any]:
-    ended = process_state.current().ended
+    ended = ""
     error = getattr(sys, "last_type", None)
-    if not ended and error is not None:
+    if error is not None:
         ended = f"by {error.__name__}"
     return {
         "program": " ".join(sys.argv) or sys.executable,

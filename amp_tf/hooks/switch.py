@@ -67,12 +67,17 @@ def _times_steps(config: AmpConfig) -> bool:
     return config.report_path is not None or process_state.current().on_step is not None
 
 
+def _sums_in_16_bit(config: AmpConfig) -> bool:
+    return config.allreduce != "float32"
+
+
 _ALL = ("tensorflow", "keras", "tf_keras")
 HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.plugin", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.xla", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.input_pipelines", _ALL),
-    Hook("graph_rewrite", "amp_tf.hooks.all_reduce", ("tensorflow",)),
+    Hook("graph_rewrite", "amp_tf.hooks.all_reduce", ("tensorflow",), _sums_in_16_bit),
+    Hook("graph_rewrite", "amp_tf.hooks.workers", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.report_files", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.step_times", _ALL, _times_steps),
     Hook("graph_rewrite", "amp_tf.hooks.conflicts", ("keras", "tf_keras")),
@@ -244,7 +249,7 @@ def _at_exit() -> None:
     is_due = has_seen or state.off not in (None, BY_CALL, BY_HANDLE, BY_VARIABLE)
     plugin = sys.modules.get("amp_tf.hooks.plugin")
     if plugin is not None:
-        plugin.stop(_EXIT_WAIT_MS)
+        plugin.uninstall(_EXIT_WAIT_MS)
     if not is_child and is_due and "tensorflow" in sys.modules:
         # By now the package may be gone; hooks that are in place import it.
         with contextlib.suppress(ImportError):
@@ -252,9 +257,6 @@ def _at_exit() -> None:
 
             summary.log()
             report_files.write()
-    files = sys.modules.get("amp_tf.hooks.report_files")
-    if files is not None:
-        files.uninstall()  # from now on a signal ends the process at once
 
 
 def install_hooks(trigger: str) -> None:

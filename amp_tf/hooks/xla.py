@@ -29,7 +29,7 @@ from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph.templates import referenced
-from amp_tf.hooks import notices
+from amp_tf.hooks import internals, notices
 from amp_tf.hooks import state as process_state
 from amp_tf.hooks.patches import Patches
 from amp_tf.oplists.hardware import Hardware
@@ -52,17 +52,14 @@ def install(patches: Patches) -> None:
 
     Idempotent.
     """
-    from tensorflow.python.eager import context
-    from tensorflow.python.eager.polymorphic_function import atomic_function
-    from tensorflow.python.framework import ops
-
-    patches.put(atomic_function, "from_func_graph", _make_and_rewrite)
     # These stay: what was rewritten must be given in its original form even after amp_tf was turned
     # off.
     staying = process_state.patches(f"{__name__}, staying")
-    staying.put(ops.Graph, "_as_graph_def", _describe_graph)
-    staying.put(context.Context, "get_function_def", _describe_function)
-    staying.put(context.Context, "add_function_def", _add_function)
+    internals.DESCRIBE_GRAPH.patch(staying, _describe_graph)
+    internals.DESCRIBE_FUNCTION.patch(staying, _describe_function)
+    internals.ADD_FUNCTION.patch(staying, _add_function)
+    # Last: without those, nothing is rewritten.
+    internals.MAKE_FUNCTION.patch(patches, _make_and_rewrite)
 
 
 def hardware() -> Hardware:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import types
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -35,6 +35,7 @@ _KerasWrapper: Any = keras.optimizers.LossScaleOptimizer
 _MULTI_OPTIMIZER = getattr(keras.optimizers, "MultiOptimizer", ())  # Keras has it since 3.13
 _ACCUMULATION = "gradient_accumulation_steps"
 _STEP = "_backend_apply_gradients"  # Keras' method that has conditions in it; 3.0.0 has none
+_SUM = "_all_reduce_sum_gradients"  # Keras' method that sums gradients over replicas
 _CONDITIONAL = ("ops", "backend")  # It calls ops.cond, since Keras 3.16 backend.ops.cond.
 # Settings of the inner optimizer alone; the wrapper's base class has them too, unused.
 _AVERAGES = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
@@ -325,7 +326,7 @@ def _apply(
         else:
             optimizer.apply(grads, variables)
 
-    with scaled_step(), _sums_of_one(optimizer):
+    with scaled_step(), replicas.sums_of_one(_parts_of(optimizer), _SUM):
         if strategy is not None:
             _share_conditions(optimizer)
         replicas.on_each(strategy, step, gradients)
@@ -340,7 +341,7 @@ def _share_conditions(optimizer: Any) -> None:
     """
     for part in _parts_of(optimizer):
         step = getattr(type(part), _STEP, None)
-        if _is_of_keras(step) and _STEP not in vars(part):
+        if replicas.is_of_keras(step) and _STEP not in vars(part):
             vars(part)[_STEP] = types.MethodType(_with_shared_conditions(step), part)
 
 
@@ -366,38 +367,11 @@ class _SharedConditions:
         return _SharedConditions(found) if name in _CONDITIONAL else found
 
 
-@contextlib.contextmanager
-def _sums_of_one(optimizer: Any) -> Iterator[None]:
-    """Makes all-reduce the identity in the block, where there is one replica.
-
-    TensorFlow permanently registers a gradient for each sum over replicas, which holds the whole
-    graph of the step: a search that creates and drops models would keep them all in memory.
-    """
-    name = "_all_reduce_sum_gradients"
-    replaced = []
-    for part in _parts_of(optimizer):
-        is_ours = name not in vars(part) and _is_of_keras(getattr(type(part), name, None))
-        if is_ours and replicas.count() == 1:
-            replaced.append(part)
-            vars(part)[name] = list  # called with pairs; set so that Keras does not track it
-    try:
-        yield
-    finally:
-        for part in replaced:
-            # Already gone if another thread traced the same optimizer's step.
-            vars(part).pop(name, None)
-
-
 def _counter_of(optimizer: Any) -> Any:
     """The variable that counts the optimizer's steps, accumulated ones included."""
     if hasattr(optimizer, "_iterations"):  # since Keras 3.5
         return optimizer._iterations
     return optimizer.iterations
-
-
-def _is_of_keras(method: Any) -> bool:
-    """Tells whether Keras itself defines this method; false for ``None``."""
-    return getattr(method, "__module__", "").startswith("keras.")
 
 
 def _parts_of(optimizer: Any) -> list[Any]:

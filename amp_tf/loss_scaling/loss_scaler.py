@@ -123,7 +123,7 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         finite.check_any(flat)
         if not self._scaler.calls.known().unscaled:
             raise _error("step() was called, but no gradients were unscaled since the last step")
-        if self._scaler.calls.are_scaled(flat) and not self._scaler.schedule.is_one:
+        if self._scaler.calls.are_scaled(flat):
             raise _error(
                 "step() got gradients as unscale() was given them, still multiplied by the loss "
                 "scale"

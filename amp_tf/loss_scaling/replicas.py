@@ -10,7 +10,8 @@ is built in the name scope around the condition, because checkpoints know variab
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -108,6 +109,36 @@ def on_each(strategy: Any, call: Callable[[Any], Any], values: Any) -> Any:
     if strategy is None:
         return call(values)
     return strategy.extended.call_for_each_replica(call, args=(values,))
+
+
+@contextlib.contextmanager
+def sums_of_one(optimizers: Iterable[Any], name: str) -> Iterator[None]:
+    """Makes a library's all-reduce the identity in the block, where there is one replica.
+
+    TensorFlow permanently registers a gradient for each sum over replicas, which holds the whole
+    graph of the step: a search that creates and drops models would keep them all in memory.
+
+    Args:
+        optimizers: of Keras or tf_keras.
+        name: the method that sums pairs of gradients and variables.
+    """
+    replaced = []
+    for optimizer in optimizers:
+        is_ours = name not in vars(optimizer) and is_of_keras(getattr(type(optimizer), name, None))
+        if is_ours and count() == 1:
+            replaced.append(optimizer)
+            vars(optimizer)[name] = list  # called with pairs; set so that Keras does not track it
+    try:
+        yield
+    finally:
+        for optimizer in replaced:
+            # Already gone if another thread traced the same optimizer's step.
+            vars(optimizer).pop(name, None)
+
+
+def is_of_keras(method: Any) -> bool:
+    """Tells whether Keras or tf_keras itself defines a method; false for ``None``."""
+    return getattr(method, "__module__", "").startswith(("keras.", "tf_keras."))
 
 
 def sum_over(strategy: Any, compute: Callable[[Any], Any], values: Any) -> Any:

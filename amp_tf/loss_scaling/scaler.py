@@ -163,8 +163,6 @@ class Scaler:
         if self.memory.last_skip is not None:
             data = [*data, *finite.data_of(loss)]
         self._loss.noted = (places()[0], flag, data)
-        if self.schedule.is_one:
-            return loss
         scaled = finite.scale_loss(loss, self.memory.read_scale())
         note_scaled(tf.nest.flatten(loss), tf.nest.flatten(scaled))
         return scaled
@@ -184,8 +182,6 @@ class Scaler:
 
         The scales of FP8, which Keras writes into their variables, stay as they are.
         """
-        if self.schedule.is_one:
-            return list(gradients)
         scale = self.memory.read_scale()
         unscaled = []
         for gradient, variable in itertools.zip_longest(gradients, variables):

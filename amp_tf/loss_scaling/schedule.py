@@ -91,14 +91,6 @@ class Schedule:
     skips_nonfinite: ClassVar[bool] = True  #: if not, gradients need no check at all
     initial_scale: float = 1.0
 
-    @property
-    def is_one(self) -> bool:
-        """Tells whether the scale is one and stays so.
-
-        Nothing is multiplied and divided then, but nonfinite steps are skipped.
-        """
-        return False
-
     def initial_state(self) -> State:
         """The state before the first step."""
         return State(scale=np.float32(self.initial_scale))
@@ -155,10 +147,6 @@ class FixedScale(Schedule):
 
     def __post_init__(self) -> None:
         _check_range("initial_scale", self.initial_scale, _SMALLEST_NORMAL, DEFAULT_MAX_SCALE)
-
-    @property
-    def is_one(self) -> bool:
-        return self.initial_scale == 1.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -85,8 +85,7 @@ class _Scaling(ScalingMethods, InnerSettings):
 
     _optimizer: Any
     _settings: dict[str, Any]
-    #: the methods by which an optimizer sums gradients over replicas
-    _sums: ClassVar[tuple[str, ...]]
+    _sum: ClassVar[str]  #: the method by which an optimizer sums gradients over replicas
 
     def get_config(self) -> dict[str, Any]:
         """The settings, from which ``from_config`` makes the same optimizer."""
@@ -96,54 +95,32 @@ class _Scaling(ScalingMethods, InnerSettings):
     def _place(self) -> str:
         return f"{type(self._optimizer).__name__} optimizer"  # for messages
 
-    def _prepare(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    def _step(self, given: list[tuple[Any, Any]], **keywords: Any) -> Any:
+        """Takes or skips the inner optimizer's step, which sums gradients over replicas itself."""
         replicas.check_in_replica("apply_gradients")
         keras_wrappers._raise_if_strategy_unsupported()
-        pairs = list(optimizer_utils.filter_empty_gradients(pairs))
-        return self._scaler.unscaled_pairs(pairs, where=self._place)
-
-    def _decide(self, pairs: list[tuple[Any, Any]], name: str | None) -> Any:
-        """Checks gradients that are summed over replicas, and takes or skips the inner step."""
-        method = self._optimizer.apply_gradients
-        gradients, variables = unzip(pairs)
+        inner = self._optimizer
+        method = inner.apply_gradients
+        pairs = list(optimizer_utils.filter_empty_gradients(given))
+        gradients, variables = unzip(self._scaler.unscaled_pairs(pairs, where=self._place))
         self._scaler.nonfinite_variables.watch(variables)
 
         def take(gradients: Any) -> Any:
-            given = list(zip(gradients, variables, strict=True))
-            return method(given, **accepted(method, name=name))
+            pairs = list(zip(gradients, variables, strict=True))
+            return method(pairs, **accepted(method, **keywords))
 
         def on_each(strategy: Any, gradients: Any) -> Any:
-            # The sums were made already. A user's apply_gradients may have no argument for that, or
-            # not pass it on.
-            own = vars(self._optimizer)
-            before = {name: own[name] for name in self._sums if name in own}
-            own.update(dict.fromkeys(self._sums, lambda pairs: pairs))
-            try:
+            with replicas.sums_of_one([inner], self._sum):
                 return replicas.on_each(strategy, take, gradients)
-            finally:
-                for name in self._sums:
-                    del own[name]
-                own.update(before)
 
-        inner = self._optimizer
-        clips_norm = finite.clips_norm([inner])
         return self._scaler.step(
             gradients,
             on_each,
-            clips_norm=clips_norm,
+            clips_norm=finite.clips_norm([inner]),
+            headroom=replicas.count(),
             variables=variables,
             owner=inner,
         )
-
-
-def _summed(aggregate: Callable[[Any], Any], pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Sums gradients over replicas.
-
-    With one replica they are unchanged, because TensorFlow would keep them alive.
-    """
-    if replicas.count() == 1 and aggregate.__module__.startswith("tf_keras."):
-        return pairs
-    return list(aggregate(pairs))
 
 
 @tf_keras.saving.register_keras_serializable(package="amp_tf")
@@ -156,7 +133,7 @@ class LossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizerV3):  # type
     :func:`amp_tf.LossScaleOptimizer`.
     """
 
-    _sums = ("aggregate_gradients",)
+    _sum = "aggregate_gradients"
 
     def build(self, var_list: Iterable[Any]) -> None:
         """Creates all variables, before the first step, which would otherwise be traced twice."""
@@ -184,20 +161,16 @@ class LossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizerV3):  # type
         pairs = list(grads_and_vars)
         if not pairs:
             return self.iterations
-        aggregate = kwargs.pop("experimental_aggregate_gradients", True)
-        if skip_gradients_aggregation:
-            aggregate = False
+        keywords: dict[str, Any] = {"name": name}
+        is_summed = not kwargs.pop("experimental_aggregate_gradients", True)
+        if is_summed or skip_gradients_aggregation:
+            keywords["skip_gradients_aggregation"] = True
         method = self._optimizer.apply_gradients
         if not self._scaler.decides(self._place):
-            given = accepted(method, name=name, skip_gradients_aggregation=not aggregate)
-            return method(pairs, **given)
+            return method(pairs, **accepted(method, **keywords))
         with tf.init_scope():
             self.build([variable for _, variable in pairs])
-        pairs = self._prepare(pairs)
-        if aggregate and not (self._optimizer._run_with_dtensor or self._optimizer._mesh):
-            # Before the check, so that all replicas see a nonfinite gradient of one, or their sum.
-            pairs = _summed(self._optimizer.aggregate_gradients, pairs)
-        self._decide(pairs, name)
+        self._step(pairs, **keywords)
         return self.iterations
 
 
@@ -208,7 +181,7 @@ class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # 
     It works in TF1 graphs, too.
     """
 
-    _sums = ("_transform_unaggregated_gradients", "_aggregate_gradients")
+    _sum = "_aggregate_gradients"
 
     @property
     def _name(self) -> Any:
@@ -224,21 +197,17 @@ class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # 
     ) -> Any:
         """Applies one step, or skips it; in a TF1 graph returns the operation to run."""
         inner = self._optimizer
+        keywords: dict[str, Any] = {"name": name}
+        if not experimental_aggregate_gradients:
+            keywords["experimental_aggregate_gradients"] = False
+        method = inner.apply_gradients
         if not self._scaler.decides(self._place):
-            given = accepted(
-                inner.apply_gradients,
-                name=name,
-                experimental_aggregate_gradients=experimental_aggregate_gradients,
-            )
-            return inner.apply_gradients(grads_and_vars, **given)
-        pairs = self._prepare(list(grads_and_vars))
-        if experimental_aggregate_gradients:
-            transformed = list(inner._transform_unaggregated_gradients(pairs))
-            pairs = _summed(inner._aggregate_gradients, transformed)
+            return method(grads_and_vars, **accepted(method, **keywords))
+        pairs = list(optimizer_utils.filter_empty_gradients(grads_and_vars))
         with tf.init_scope():  # slots must not be created inside a condition
             _ = inner.iterations
             inner._create_all_weights([variable for _, variable in pairs])
-        taken = self._decide(pairs, name)
+        taken = self._step(pairs, **keywords)
         if tf.executing_eagerly():
             return inner.iterations
         return tf.group(taken)

@@ -11,22 +11,30 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import OpListError
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.inference import BatchShapes
-from amp_tf.graph.names import find_followers, matcher, missing_node, pattern_for
+from amp_tf.graph.names import find_followers, missing_node, pattern_for
 from amp_tf.graph.reader import read_function, read_graph
+from amp_tf.graph.templates import Templates
+from amp_tf.graph.view import GraphView
 from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.op_names import find_registered
 from amp_tf.painting.paint import NO_CHANGE, Change
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
-from amp_tf.reporting.blockers import Root, lists_of, root_of, settings_words
+from amp_tf.reporting.blockers import (
+    Root,
+    lists_of,
+    matching_patterns,
+    root_of,
+    settings_words,
+)
 from amp_tf.reporting.figures import GraphFigures
 from amp_tf.reporting.text import plural
 from amp_tf.rewriting.form import Form, Job
@@ -82,7 +90,9 @@ class Explanation:
             op = f"{op}, folded to {self.new_op}"
         if self.reason.rule is Rule.NO_TARGET:  # no lists count
             return f"{self.name} ({op}) {self._state()}: {self.reason}.\n{_NAME_A_TARGET}"
-        listed = f"on the {self.op_list} list" if self.op_list else "on no list"
+        listed = "on no list"
+        if self.op_list:
+            listed = f"on the {self.op_list} list"
         lines = [f"{self.name} ({op}, {listed}) {self._state()}: {self.reason}."]
         if self.registered:
             lines.append(f"The op was registered for that list because it {self.registered}.")
@@ -113,7 +123,9 @@ class Explanation:
 
     def _proposals(self) -> list[str]:
         """Returns what would compute the node in the other precision, a line each."""
-        other = "float32" if self.precision.is_f16 else "16 bit"
+        other = "16 bit"
+        if self.precision.is_f16:
+            other = "float32"
         lines = []
         if self.own_change:
             nodes = "this node alone"
@@ -159,8 +171,10 @@ def explain(
     """
     names = check_arguments(graph, config, preserve, hardware, library, None)
     config = dataclasses.replace(config, report_path="-")  # the report gets a basis for blockers
-    is_function = hasattr(graph, "node_def")
-    if not is_function:
+    # Decide the graph.
+    read: Callable[[Any, Templates], GraphView] = read_function
+    if not hasattr(graph, "node_def"):
+        read = read_graph
         library = graph.library
     job = Job.of(
         config,
@@ -171,33 +185,36 @@ def explain(
         batches=BatchShapes(graph, library, check_batch(batch, where="explain(batch=…)")),
         beyond_range=beyond_range or {},
     )
-    read = read_function if is_function else read_graph
     given = job.form(read(graph, job.templates), None)
     form, casts = decide(given)
     figures = GraphFigures(report_of(form, casts))
     view = figures.view
     if node_name not in view.number_of:
-        place = f"function {view.function!r}" if view.function else where or "graph"
+        place = where or "graph"
+        if view.function:
+            place = f"function {view.function!r}"
         raise missing_node(node_name, view.names, place)
+    # Describe the node and its op.
     node = view.number_of[node_name]
     op = view.ops[node]
     old_op = op  # of a node that folding made
     if node_name in given.view.number_of:
         old_op = given.view.ops[given.view.number_of[node_name]]
-    is_f16 = bool(figures.is_f16[node])
-    precision = Precision.FLOAT32
-    if is_f16 and figures.report.precision:
-        precision = figures.report.precision
     op_list = lists_of(job.resolution).get(op, "")
     row = find_registered(op)
     registered = ""
     if row and op_list == row.op_list:
         registered = row.why
-    own_pattern = pattern_for(node_name, find_followers(graph))
-    field = "keep_float32" if is_f16 else "force_f16"
-    own = Change(added=frozenset({(field, own_pattern)}))
+    # Try what may turn it.
+    is_f16 = bool(figures.is_f16[node])
     trail = figures.report.painting.trail(node)
-    root = None if is_f16 else root_of(figures, node)
+    field = "keep_float32"
+    root = None
+    if not is_f16:
+        field = "force_f16"
+        root = root_of(figures, node)
+    own_pattern = pattern_for(node_name, find_followers(graph))
+    own = Change(added=frozenset({(field, own_pattern)}))
     remedy = ""
     if root and _first(given, node_name, is_f16, [root.change(figures, trail[-1:])]):
         remedy = root.remedy
@@ -206,7 +223,7 @@ def explain(
         op=old_op,
         new_op=op,
         op_list=op_list,
-        precision=precision,
+        precision=figures.report.precision_of(is_f16),
         reason=figures.reasons[node],
         trail=tuple(view.names[before] for before in trail),
         own_change=_first(given, node_name, is_f16, [own]),
@@ -222,8 +239,8 @@ def _changes(figures: GraphFigures, node: Node, root: Root | None) -> list[Chang
     op = figures.view.ops[node]
     if figures.reasons[node].rule is Rule.FORCED_BY_NAME:
         name = figures.view.names[node]
-        patterns = [pattern for pattern in figures.basis.config.force_f16 if matcher(pattern)(name)]
-        return [Change(dropped=frozenset(("force_f16", pattern) for pattern in patterns))]
+        dropped = matching_patterns(figures.basis.config, "force_f16", name)
+        return [Change(dropped=frozenset(dropped))]
     if figures.is_f16[node]:
         return [Change(added=frozenset({("deny_add", op)}))]
     found = [Change(added=frozenset({("clear_add", op)}))]

@@ -52,7 +52,9 @@ def _read_proto(path: Path, fix: str, *, of_model: bool = False) -> Any:
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-    proto = SavedModel() if of_model else GraphDef()
+    proto = GraphDef()
+    if of_model:
+        proto = SavedModel()
     try:
         if path.name.endswith(TEXT_SUFFIXES):
             return text_format.Parse(data.decode(), proto)
@@ -68,9 +70,11 @@ def write_graph_file(graph: Any, path: str | Path) -> None:
     Raises:
         FileError: it cannot be written; the old content, which may be the input, is still there.
     """
-    is_text = str(path).endswith(TEXT_SUFFIXES)
+    content = graph.SerializeToString
+    if str(path).endswith(TEXT_SUFFIXES):
+        content = graph.__str__
     with files.writing(path):
-        files.write(path, str(graph) if is_text else graph.SerializeToString())
+        files.write(path, content())
 
 
 def is_keras_file(source: Any) -> bool:
@@ -100,7 +104,9 @@ def saved_model_of(source: Any) -> Iterator[Path]:
         if is_path:
             files.check_unpacked(source)
         try:
-            model = _load_keras(source) if is_path else source
+            model = source
+            if is_path:
+                model = _load_keras(source)
             if hasattr(model, "export"):
                 # Keras describes the model on stdout, with the temporary folder.
                 with contextlib.redirect_stdout(io.StringIO()):
@@ -110,7 +116,9 @@ def saved_model_of(source: Any) -> Iterator[Path]:
         except Exception as error:  # of any class: from Keras, its layers or TensorFlow
             why = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
             what = f"the model cannot be exported ({why})"
-            where = str(source) if is_path else type(source).__name__
+            where = type(source).__name__
+            if is_path:
+                where = str(source)
             fix = "Call the model on data once before, or export it by hand: model.export(folder)"
             raise GraphError(what, where=where, fix=fix) from error
         yield Path(place)

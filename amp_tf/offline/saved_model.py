@@ -221,7 +221,8 @@ def _graphs_of(
 
     The values of variables are read for float16 alone: bfloat16 has the range of float32.
     """
-    config = AmpConfig.from_env() if config is None else config
+    if config is None:
+        config = AmpConfig.from_env()
     target = settle(config, hardware).target
     preserved = [frozenset(reading.preserved_nodes(meta_graph)) for meta_graph in model.meta_graphs]
     beyond: Sequence[Mapping[str, Container[str]]] = [{} for _ in preserved]

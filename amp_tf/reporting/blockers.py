@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from amp_tf.config import LIST_NAMES, variable_of
+from amp_tf.config import LIST_NAMES, AmpConfig, variable_of
 from amp_tf.graph.names import layer_of, matcher
 from amp_tf.oplists.table import ALLOW, FUSED_PRODUCTS, INFER, PRODUCTS, ROWS
 from amp_tf.oplists.table import DENY as DENY_LIST
@@ -134,9 +134,11 @@ _REMEDY_OF = {
 
 def settings_words(change: Change) -> str:
     """The variables by which a user makes a change of settings."""
+    dropped: dict[str, list[str]] = {}
+    for field, name in sorted(change.dropped):
+        dropped.setdefault(field, []).append(repr(name))
     words = []
-    for field in sorted({field for field, _ in change.dropped}):
-        names = sorted(repr(name) for of, name in change.dropped if of == field)
+    for field, names in dropped.items():
         words.append(f"drop {' and '.join(names)} from {variable_of(field)}")
     for field, name in sorted(change.added):
         words.append(f"{variable_of(field)}={shlex.quote(name)}")
@@ -188,17 +190,20 @@ def find_blockers(
     tried = [(root, row) for root, row in found if root.kind != STRUCTURE]
     for root, row in tried[:MOST]:
         if clock.has_time():
-            row["gain"], row["gain_products"], row["gain_nodes"] = _gain(
-                graphs, [(root, roots[root])]
-            )
+            alone = {root: roots[root]}
+            row["gain"], row["gain_products"], row["gain_nodes"] = _gain(graphs, alone)
     found.sort(key=_rank)
     # Paint them without the best ones together.
-    best = [(root, row) for root, row in found if (row["gain"] or 0.0) > 0 and root.kind != COST]
-    rows = [row for _, row in found]
-    if len(best) < 2 or not clock.has_time():
+    rows = []
+    together: dict[Root, Places] = {}
+    for root, row in found:
+        rows.append(row)
+        is_good = (row["gain"] or 0.0) > 0 and root.kind != COST
+        if is_good and len(together) < TOGETHER:
+            together[root] = roots[root]
+    if len(together) < 2 or not clock.has_time():
         return rows, None
-    together = [root for root, _ in best[:TOGETHER]]
-    gain, _, _ = _gain(graphs, [(root, roots[root]) for root in together])
+    gain, _, _ = _gain(graphs, together)
     shown = [{"kind": root.kind, "what": root.what} for root in together]
     return rows, {"roots": shown, "gain": gain}
 
@@ -251,22 +256,26 @@ def _rank(each: tuple[Root, Row]) -> tuple[bool, float, float]:
 
 
 def _gain(
-    graphs: Sequence[GraphFigures], removed: Sequence[tuple[Root, Places]]
+    graphs: Sequence[GraphFigures], removed: Mapping[Root, Places]
 ) -> tuple[float, float, int]:
     """Counts what becomes 16 bit in all graphs if some roots are removed together.
 
     Returns:
         Operations of all nodes, operations of products, and the number of nodes.
     """
-    gains = []
+    operations = 0.0
+    products = 0.0
+    nodes = 0
     for number, graph in enumerate(graphs):
         change = NO_CHANGE
-        for root, places in removed:
+        for root, places in removed.items():
             if number in places:
                 change = change.plus(root.change(graph, places[number]))
         if change:
-            gains.append(graph.gain(change))
-    operations, products, nodes = map(sum, zip(*gains, strict=True))
+            gain = graph.gain(change)
+            operations += gain[0]
+            products += gain[1]
+            nodes += gain[2]
     return operations, products, nodes
 
 
@@ -276,7 +285,9 @@ def root_of(graph: GraphFigures, node: int) -> Root | None:
     if reason.rule in _NO_ROOT:
         return None
     # The decision came from an origin, if the reason names a cause.
-    origin = graph.report.painting.trail(node)[-1] if reason.cause else node
+    origin = node
+    if reason.cause:
+        origin = graph.report.painting.trail(node)[-1]
     name = graph.view.names[origin]
     op = graph.view.ops[origin]
     rule = graph.reasons[origin].rule
@@ -288,10 +299,9 @@ def root_of(graph: GraphFigures, node: int) -> Root | None:
     if kind == COST and math.isnan(graph.figures.elements[origin]):
         return Root(SHAPE, layer_of(name), Change(shapes=True))
     if kind == NAME:
-        kept = graph.basis.config.keep_float32
-        patterns = [pattern for pattern in kept if matcher(pattern)(name)]
-        dropped = frozenset(("keep_float32", pattern) for pattern in patterns)
-        return Root(NAME, ", ".join(patterns), Change(dropped=dropped))
+        dropped = matching_patterns(graph.basis.config, "keep_float32", name)
+        patterns = [pattern for _, pattern in dropped]
+        return Root(NAME, ", ".join(patterns), Change(dropped=frozenset(dropped)))
     if kind in (DENY, NO_LIST):
         return Root(kind, op, _listing(graph.basis, op))
     if kind == KERNEL:
@@ -302,6 +312,15 @@ def root_of(graph: GraphFigures, node: int) -> Root | None:
         STRUCTURE: rule.words.replace("{cause}", "it"),
     }
     return Root(kind, what.get(kind, ""))
+
+
+def matching_patterns(config: AmpConfig, field: str, name: str) -> list[tuple[str, str]]:
+    """The patterns of a setting that match the name of a node, each with the setting."""
+    found = []
+    for pattern in getattr(config, field):
+        if matcher(pattern)(name):
+            found.append((field, pattern))
+    return found
 
 
 def _listing(basis: Basis, op: str) -> Change:
@@ -318,7 +337,9 @@ def _listing(basis: Basis, op: str) -> Change:
     after = lists_of(basis.resolution.under(dropped.config(basis.config)))
     if moves and after.get(op, DENY_LIST) != DENY_LIST:
         return dropped
-    home = ALLOW if op in PRODUCTS else INFER
+    home = INFER
+    if op in PRODUCTS:
+        home = ALLOW
     return dropped.plus(Change(added=frozenset({(f"{home}_add", op)})))
 
 

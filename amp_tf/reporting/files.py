@@ -198,8 +198,12 @@ def read(path: str | Path) -> list[dict[str, Any]]:
         raise refusal(f"cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
         raise refusal(f"is not JSON ({error})") from None
-    documents = found if isinstance(found, list) else [found]
-    for document in documents or [None]:
+    documents: list[Any] = found
+    if not isinstance(found, list):
+        documents = [found]
+    if not documents:
+        raise refusal("holds no report of amp_tf")
+    for document in documents:
         if not isinstance(document, dict) or document.get("schema") != KIND:
             raise refusal("holds no report of amp_tf")
         version = document.get("schema_version")
@@ -226,7 +230,9 @@ def page(documents: Sequence[Document]) -> str:
             # A short list for each node: so 50,000 nodes fit into 2 MB.
             graphs.append({**graph, "nodes": list(map(_short, graph["nodes"]))})
         shown.append({**document, "graphs": graphs, "title": title(document)})
-    name = f"{len(shown)} runs" if len(shown) > 1 else title(documents[0])
+    name = title(documents[0])
+    if len(shown) > 1:
+        name = f"{len(shown)} runs"
     return _page_of(f"amp_tf: {name}", shown)
 
 
@@ -252,7 +258,9 @@ def _page_of(name: str, documents: Sequence[Document], *, is_part: bool = False)
     data = json.dumps({"documents": documents, "isPart": is_part}, separators=(",", ":"))
     packed = base64.b64encode(zlib.compress(data.encode(), 9)).decode()
     scripts = "".join(f"<script>{_resource(script)}</script>" for script in _SCRIPTS)
-    skip = "" if is_part else '<a class="skip" href="#main">To the report</a>'
+    skip = '<a class="skip" href="#main">To the report</a>'
+    if is_part:
+        skip = ""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -18,7 +18,7 @@ import functools
 import json
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,42 +61,64 @@ class Nodes(list[NodeReport]):
             ConfigError: there is no such op, precision or reason, or no node of the whole list is
                 in such a layer.
         """
-        from tensorflow.python.framework import op_def_registry
-
         whole = self
         if self._whole is not None:
             whole = self._whole
-        found = list(self)
+        tests: list[Callable[[NodeReport], bool]] = []
         if op is not None:
-            ops = {node.op for node in whole}
-            if whole and op not in ops and op_def_registry.get(op) is None:
-                raise _unknown("op", op, sorted(ops))
-            found = [node for node in found if node.op == op]
+            tests.append(_has_op(op, whole))
         if precision is not None:
-            wanted = dtype_name(precision)
-            formats = [each.value for each in Precision]
-            if wanted not in formats:
-                raise _unknown("precision", str(precision), formats)
-            found = [node for node in found if node.precision.value == wanted]
-        if isinstance(reason, str) and reason not in Code.__members__:
-            said = [*(each.words for each in Code), *(str(node.reason) for node in whole)]
-            if not any(reason in words for words in said):
-                raise _unknown("reason", reason, [each.name for each in Code])
-            found = [node for node in found if reason in str(node.reason)]
-        elif reason is not None:
-            rule = Code[reason] if isinstance(reason, str) else reason
-            found = [node for node in found if node.reason.code is rule]
+            tests.append(_has_precision(precision))
+        if reason is not None:
+            tests.append(_has_reason(reason, whole))
         if function is not None:
-            found = [node for node in found if node.function == function]
+            tests.append(lambda node: node.function == function)
         if layer is not None:
-            is_in_layer = matcher(check_pattern(f"{LAYER}{layer}", where="Nodes.where(layer)"))
-            if whole and not any(is_in_layer(node.name) for node in whole):
-                layers = sorted({node.layer for node in whole} - {""})
-                raise _unknown("layer", str(layer), layers, closest_layers(str(layer), layers))
-            found = [node for node in found if is_in_layer(node.name)]
-        nodes = Nodes(found)
+            tests.append(_is_in_layer(layer, whole))
+        nodes = Nodes()
+        for node in self:
+            if all(test(node) for test in tests):
+                nodes.append(node)
         nodes._whole = whole
         return nodes
+
+
+def _has_op(op: str, whole: Nodes) -> Callable[[NodeReport], bool]:
+    from tensorflow.python.framework import op_def_registry
+
+    ops = {node.op for node in whole}
+    if whole and op not in ops and op_def_registry.get(op) is None:
+        raise _unknown("op", op, sorted(ops))
+    return lambda node: node.op == op
+
+
+def _has_precision(precision: Precision | str) -> Callable[[NodeReport], bool]:
+    name = dtype_name(precision)
+    formats = [each.value for each in Precision]
+    if name not in formats:
+        raise _unknown("precision", str(precision), formats)
+    return lambda node: node.precision.value == name
+
+
+def _has_reason(reason: Code | str, whole: Nodes) -> Callable[[NodeReport], bool]:
+    if isinstance(reason, Code):
+        return lambda node: node.reason.code is reason
+    if reason in Code.__members__:
+        rule = Code[reason]
+        return lambda node: node.reason.code is rule
+    said = [rule.words for rule in Code]
+    said += [str(node.reason) for node in whole]
+    if not any(reason in words for words in said):
+        raise _unknown("reason", reason, [*Code.__members__])
+    return lambda node: reason in str(node.reason)
+
+
+def _is_in_layer(layer: str, whole: Nodes) -> Callable[[NodeReport], bool]:
+    matches = matcher(check_pattern(f"{LAYER}{layer}", where="Nodes.where(layer)"))
+    if whole and not any(matches(node.name) for node in whole):
+        layers = sorted({node.layer for node in whole} - {""})
+        raise _unknown("layer", layer, layers, closest_layers(layer, layers))
+    return lambda node: matches(node.name)
 
 
 def _unknown(
@@ -141,7 +163,7 @@ class Totals:
         graphs = plural(sum(self.graphs.values()), "graph")
         text = f"{graphs}, {self.converted:,} of {plural(self.total, 'node')} converted"
         if self.precisions:
-            text += f" to {' and '.join(precision.value for precision in self.precisions)}"
+            text += f" to {' and '.join(_values(self.precisions))}"
         if share := str(self.products):
             text += f" ({share})"
         return f"{text}, {plural(self.casts, 'cast')}"
@@ -149,7 +171,11 @@ class Totals:
     @property
     def unmatched(self) -> tuple[str, ...]:
         """Name rules, and patterns of scopes, that matched no node of any graph, sorted."""
-        return tuple(sorted(name for name, is_matched in self.patterns.items() if not is_matched))
+        names = []
+        for name, is_matched in self.patterns.items():
+            if not is_matched:
+                names.append(name)
+        return tuple(sorted(names))
 
     def plus(self, graph: GraphReport) -> Totals:
         """The totals with one more graph."""
@@ -192,7 +218,10 @@ class RewriteReport:
     @property
     def nodes(self) -> Nodes:
         """Every node of every graph, with its precision and the reason for it."""
-        return Nodes(node for graph in self.graphs for node in graph.nodes)
+        nodes = Nodes()
+        for graph in self.graphs:
+            nodes += graph.nodes
+        return nodes
 
     @functools.cached_property
     def _totals(self) -> Totals:
@@ -233,17 +262,17 @@ class RewriteReport:
         """The commonest reason among the graphs; ``None`` if something was converted."""
         if self.converted:
             return None
-        reasons = [graph.why_nothing for graph in self.graphs if graph.why_nothing is not None]
-        informative = [reason for reason in reasons if reason.code is not Code.NOTHING_TO_CONVERT]
-        counted = collections.Counter(informative or reasons).most_common(1)
-        return counted[0][0] if counted else None
-
-    def counts_by_op(self) -> dict[str, tuple[int, int]]:
-        """For each op: (nodes converted, nodes seen)."""
-        nodes = self.nodes
-        totals = collections.Counter(node.op for node in nodes)
-        converted = collections.Counter(node.op for node in nodes if node.precision.is_f16)
-        return {op: (converted[op], totals[op]) for op in sorted(totals)}
+        counted: collections.Counter[Reason] = collections.Counter()
+        for graph in self.graphs:
+            if graph.why_nothing is not None:
+                counted[graph.why_nothing] += 1
+        ranked = [reason for reason, _ in counted.most_common()]
+        for reason in ranked:
+            if reason.code is not Code.NOTHING_TO_CONVERT:
+                return reason
+        if ranked:
+            return ranked[0]
+        return None
 
     def by_layer(self) -> Layers:
         """Reports each layer: a list of ``LayerReport`` that prints as a table.
@@ -277,7 +306,7 @@ class RewriteReport:
             "converted": self.converted,
             "total": self.total,
             "casts": self.casts,
-            "precisions": [precision.value for precision in self.precisions],
+            "precisions": _values(self.precisions),
             "why_nothing": None,
             "summary": self.summary,
             **_FACTS,
@@ -306,6 +335,10 @@ class RewriteReport:
     def _repr_html_(self) -> str:
         """The view of a notebook: the page's figures, and the blockers."""
         return files.fragment(self.to_dict())
+
+
+def _values(precisions: Iterable[Precision]) -> list[str]:
+    return [precision.value for precision in precisions]
 
 
 #: The document's facts of a process, where nothing is known of one.
@@ -400,17 +433,21 @@ class Weights:
 
         A line each says why the others are not.
         """
-        kind = self.stored[0].precision.value if self.stored else "16 bit"
-        before = sum(variable.size_before for variable in self.variables) / _MEGABYTE
-        after = sum(variable.size for variable in self.variables) / _MEGABYTE
-        lines = [
-            f"weights: {len(self.stored):,} of {len(self.variables):,} variables stored in {kind}, "
-            f"{before:,.1f} MB become {after:,.1f}"
-        ]
+        kind = "16 bit"
+        before = 0
+        after = 0
         groups: dict[Kept, list[StoredVariable]] = {}
         for variable in self.variables:
-            if variable.kept is not None:
+            before += variable.size_before
+            after += variable.size
+            if variable.kept is None:
+                kind = variable.precision.value
+            else:
                 groups.setdefault(variable.kept, []).append(variable)
+        lines = [
+            f"weights: {len(self.stored):,} of {len(self.variables):,} variables stored in {kind}, "
+            f"{before / _MEGABYTE:,.1f} MB become {after / _MEGABYTE:,.1f}"
+        ]
         for group in groups.values():
             size = sum(variable.size for variable in group) / _MEGABYTE
             count = plural(len(group), "variable")
@@ -462,12 +499,19 @@ class Ledger:
         """Keeps a graph, and drops the oldest of its kind where there are too many nodes."""
         self._totals = self._totals.plus(graph)
         self._graphs.append(graph)
-        most = MAX_CONVERTED if graph.converted else MAX_UNTOUCHED
-        is_converted = bool(graph.converted)
-        alike = [other for other in self._graphs if bool(other.converted) is is_converted]
-        while len(alike) > 1 and sum(map(_weight, alike)) > most:
-            oldest = alike.pop(0)
-            self._graphs = [other for other in self._graphs if other is not oldest]
+        most = MAX_UNTOUCHED
+        if graph.converted:
+            most = MAX_CONVERTED
+        kept = []
+        weight = 0
+        # The last ones of its kind, and all of the other kind.
+        for other in reversed(self._graphs):
+            if bool(other.converted) is bool(graph.converted):
+                weight += _weight(other)
+                if weight > most and other is not graph:
+                    continue
+            kept.append(other)
+        self._graphs = kept[::-1]
 
     def of_process(self) -> RewriteReport:
         """The graphs that are kept, in the order in which they came."""

@@ -35,8 +35,9 @@ def why_no_node(reason: Reason) -> str:
 
 def plural(count: int, noun: str) -> str:
     """``1 graph``, ``2,000 graphs``."""
-    ending = "" if count == 1 else "s"
-    return f"{count:,} {noun}{ending}"
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun}s"
 
 
 def render(summary: str, nodes: Sequence[NodeReport]) -> str:
@@ -46,25 +47,32 @@ def render(summary: str, nodes: Sequence[NodeReport]) -> str:
     the ops that a library registered. Fused products count as their product. Nodes without float32
     values, and those whose op is on no list, count only in the summary.
     """
+    totals: collections.Counter[str] = collections.Counter()
+    converted: collections.Counter[str] = collections.Counter()
+    left: dict[Rule, list[NodeReport]] = {}
+    for node in nodes:
+        op = _kind(node)
+        totals[op] += 1
+        if node.precision.is_f16:
+            converted[op] += 1
+        elif node.reason.rule not in _SILENT:
+            left.setdefault(node.reason.rule, []).append(node)
     lines = [summary]
     # The converted ops.
-    totals = collections.Counter(map(_kind, nodes))
-    converted = collections.Counter(_kind(node) for node in nodes if node.precision.is_f16)
     for op, count in converted.most_common():
         lines.append(f"  {count:,} of {totals[op]:,} {op}")
     # The nodes left in float32, by rule.
-    left: dict[Rule, list[NodeReport]] = {}
-    for node in nodes:
-        if not node.precision.is_f16 and node.reason.rule not in _SILENT:
-            left.setdefault(node.reason.rule, []).append(node)
     if left:
         lines.append("left in float32:")
         lines += map(_group, sorted(left.values(), key=len, reverse=True))
     # The ops that libraries registered.
-    rows = list(filter(None, map(find_registered, sorted({node.op for node in nodes}))))
-    if rows:
-        lines.append("registered by libraries:")
-        lines += [f"  {row.op}: {row.op_list} list, because it {row.why}" for row in rows]
+    registered = []
+    for op in sorted({node.op for node in nodes}):
+        row = find_registered(op)
+        if row is not None:
+            registered.append(f"  {op}: {row.op_list} list, because it {row.why}")
+    if registered:
+        lines += ["registered by libraries:", *registered]
     return "\n".join(lines)
 
 
@@ -77,8 +85,8 @@ def _kind(node: NodeReport) -> str:
 
 def _group(nodes: Sequence[NodeReport]) -> str:
     """Such as ``3 nodes (2 Mean, 1 Exp), such as 'loss': its op is on the deny list``."""
-    counts = collections.Counter(node.op for node in nodes).most_common()
-    ops = [f"{count:,} {op}" for op, count in counts[:_OPS_SHOWN]]
+    counts = collections.Counter(node.op for node in nodes)
+    ops = [f"{count:,} {op}" for op, count in counts.most_common(_OPS_SHOWN)]
     if len(counts) > _OPS_SHOWN:
         ops.append("…")
     example = f"such as {nodes[0].name!r}: {nodes[0].reason}"
@@ -136,7 +144,9 @@ class LayerReport:
         if self.operations_f16 is None or self.operations_float32 is None:
             return None
         total = self.operations_f16 + self.operations_float32
-        return self.operations_f16 / total if total else None
+        if not total:
+            return None
+        return self.operations_f16 / total
 
 
 class Layers(list[LayerReport]):
@@ -145,13 +155,17 @@ class Layers(list[LayerReport]):
     def __str__(self) -> str:
         """A row for each layer, and a line for each reason beyond the first."""
         rows = [["layer", "16 bit", "float32", "work in 16 bit", "why float32"]]
+        knows_work = False
         for layer in self:
-            share = "" if layer.share_f16 is None else f"{100 * layer.share_f16:.0f} %"
+            share = ""
+            if layer.share_f16 is not None:
+                share = f"{100 * layer.share_f16:.0f} %"
+                knows_work = True
             cells = [layer.layer or "(no layer)", f"{layer.f16:,}", f"{layer.float32:,}", share]
-            first, *others = _reasons(layer) or [""]
-            rows.append([*cells, first])
-            rows += [["", "", "", "", reason] for reason in others]
-        if all(layer.share_f16 is None for layer in self):
+            for reason in _reasons(layer) or [""]:
+                rows.append([*cells, reason])
+                cells = [""] * len(cells)
+        if not knows_work:
             for row in rows:
                 del row[3]
         return "\n".join(_lines(rows))
@@ -159,11 +173,13 @@ class Layers(list[LayerReport]):
 
 def _reasons(layer: LayerReport) -> list[str]:
     """The first reasons of a layer, and the number of nodes with others."""
-    shown = layer.reasons[:_REASONS_SHOWN]
-    more = layer.reasons[_REASONS_SHOWN:]
-    lines = [f"{reason.count:,}: {reason.example}" for reason in shown]
+    lines = []
+    more = layer.float32
+    for reason in layer.reasons[:_REASONS_SHOWN]:
+        lines.append(f"{reason.count:,}: {reason.example}")
+        more -= reason.count
     if more:
-        lines.append(f"{sum(reason.count for reason in more):,}: other reasons")
+        lines.append(f"{more:,}: other reasons")
     return lines
 
 
@@ -180,7 +196,10 @@ def report_by_layer(graphs: Iterable[GraphReport]) -> Layers:
             if graph.view.ops[node] not in _HOLDS and reason.rule is not Rule.NO_FLOAT32:
                 layer = layer_of(graph.view.names[node])
                 nodes.setdefault(layer, []).append(_LayerNode(is_f16, work[node], reason))
-    return Layers(_layer(name, nodes[name]) for name in sorted(nodes, key=_order))
+    layers = Layers()
+    for name in sorted(nodes, key=_order):
+        layers.append(_layer(name, nodes[name]))
+    return layers
 
 
 class _LayerNode(NamedTuple):
@@ -190,26 +209,35 @@ class _LayerNode(NamedTuple):
 
 
 def _layer(name: str, nodes: Sequence[_LayerNode]) -> LayerReport:
-    left = [node.reason for node in nodes if not node.is_f16]
-    counts = collections.Counter(reason.rule for reason in left)
-    examples = {reason.rule: str(reason) for reason in reversed(left)}
+    counts: collections.Counter[Rule] = collections.Counter()
+    examples: dict[Rule, str] = {}
+    work: dict[bool, float] = {True: 0.0, False: 0.0}
+    knows_work = False
+    for node in nodes:
+        if not node.is_f16:
+            counts[node.reason.rule] += 1
+            examples.setdefault(node.reason.rule, str(node.reason))
+        if node.work is not None:
+            knows_work = True
+            work[node.is_f16] += node.work
     reasons = []
     for rule, count in counts.most_common():
         reasons.append(LayerReason(rule, count, examples[rule]))
-    work: dict[bool, float | None] = {True: None, False: None}
-    known = [node for node in nodes if node.work is not None]
-    if known:
-        for kind in work:
-            work[kind] = sum(node.work or 0.0 for node in known if node.is_f16 is kind)
-    f16 = len(nodes) - len(left)
-    return LayerReport(name, f16, len(left), work[True], work[False], tuple(reasons))
+    float32 = counts.total()
+    operations: tuple[float | None, float | None] = (None, None)
+    if knows_work:
+        operations = (work[True], work[False])
+    return LayerReport(name, len(nodes) - float32, float32, *operations, tuple(reasons))
 
 
 def _order(layer: str) -> tuple[bool, list[tuple[int, str]]]:
     """A sort key: block_2 comes before block_12, and what is in no layer last."""
     parts = []
     for part in re.split(r"(\d+)", layer):
-        parts.append((int(part), "") if part.isdigit() else (-1, part))
+        if part.isdigit():
+            parts.append((int(part), ""))
+        else:
+            parts.append((-1, part))
     return not layer, parts
 
 

@@ -67,16 +67,6 @@ def test_the_graph_and_its_functions_are_counted_together_and_shown_apart():
     assert [node.function for node in found.nodes] == [""] * 5 + ["f"] * 3
 
 
-def test_counts_by_op_are_sorted_by_name():
-    assert report().counts_by_op() == {
-        "Exp": (0, 1),
-        "MatMul": (1, 1),
-        "Placeholder": (0, 1),
-        "Tanh": (1, 2),
-    }
-    assert list(report().counts_by_op()) == sorted(report().counts_by_op())
-
-
 def test_a_telling_reason_wins_over_graphs_that_have_nothing_to_convert():
     library = [function(f"function f{number}() -> ()\nn = NoOp()") for number in range(3)]
     assert report(TEXT, *library, preserve=["allow1"]).why_nothing.rule is Rule.PRESERVED

@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 import amp_tf
-from amp_tf.hooks import all_reduce
+from amp_tf.hooks import workers
 
 
 def set_when_connected(variables: dict[str, str]) -> None:
@@ -33,18 +33,18 @@ def set_when_connected(variables: dict[str, str]) -> None:
 
 
 def read_late() -> None:
-    read = all_reduce._read
+    read = workers._read
 
     def read_later(*arguments: Any) -> Any:
         time.sleep(1.5)
         return read(*arguments)
 
-    all_reduce._read = read_later
+    workers._read = read_later
 
 
 if __name__ == "__main__":
     variables = json.loads(sys.argv[1])[json.loads(os.environ["TF_CONFIG"])["task"]["index"]]
-    all_reduce._PRESENCE_SECONDS = 5.0  # in place of a minute
+    workers._PRESENCE_SECONDS = 5.0  # in place of a minute
     if name := variables.pop("REGISTERED", ""):
         amp_tf.register_op("RGBToHSV", list=name, why="is an example")
     if variables.pop("SLOW", ""):

@@ -1,0 +1,187 @@
+"""Each name inside of TensorFlow and Keras that amp_tf touches has a row, and is there."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+
+import keras
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import amp_tf
+from amp_tf.hooks import internals, native
+from amp_tf.hooks.internals import Internal
+from amp_tf.hooks.patches import Patches
+
+ROOT = Path(amp_tf.__file__).parent
+NAMES = [
+    (home, name, row)
+    for row in internals.rows()
+    for home in row.homes.split()
+    for name in row.names.split()
+]
+#: of libraries, what no interface promises; TensorFlow promises the formats of its messages
+INSIDE = ("tensorflow.python.", "keras.src.", "tf_keras.src.")
+#: private names of Python's own
+OF_PYTHON = {"_fields", "_value_", "_Environ", "_initializing"}
+
+
+def is_there(home: str, name: str) -> bool:
+    """Tells whether a library has a name; what methods set on an object counts, too."""
+    if home == internals.C_API.homes:
+        return hasattr(native.tensorflow_library(), name)
+    *path, attribute = name.split(".")
+    try:
+        owner = importlib.import_module(home)
+        for part in path:
+            owner = getattr(owner, part)
+    except (ImportError, AttributeError):
+        return False
+    if hasattr(owner, attribute):
+        return True
+    for base in getattr(owner, "__mro__", ())[:-1]:
+        try:
+            if f".{attribute} = " in inspect.getsource(base):
+                return True
+        except (OSError, TypeError):  # a class in C++
+            continue
+    return False
+
+
+def is_too_old(home: str, since: str) -> bool:
+    if not since:
+        return False
+    version = importlib.import_module(home.partition(".")[0]).__version__
+    numbers = [int(part) for part in version.split(".")[:2]]
+    return numbers < [int(part) for part in since.split(".")]
+
+
+@pytest.mark.parametrize(
+    ("home", "name", "row"), [pytest.param(*each, id=".".join(each[:2])) for each in NAMES]
+)
+def test_every_name_is_in_the_installed_libraries(home, name, row):
+    if is_too_old(home, row.since):
+        pytest.skip(f"since {row.since}")
+    assert is_there(home, name), (
+        f"{home} has no {name} any more. amp_tf needs it to {row.why}; without it {row.without}."
+    )
+
+
+@pytest.mark.parametrize(
+    ("home", "name"),
+    [
+        ("keras", "Model.compil"),
+        ("keras.optimizers", "Optimizer._itterations"),
+        ("tensorflow.python.framework.operations", "Graph"),
+        ("libtensorflow_cc.so.2", "TF_NewStatuss"),
+    ],
+)
+def test_a_misspelt_name_is_not_found(home, name):
+    assert not is_there(home, name)
+
+
+def test_the_functions_of_the_library_are_those_that_are_called():
+    assert set(internals.C_API.names.split()) == set(native._FUNCTIONS)
+
+
+def test_a_row_says_which_name_is_gone_and_what_that_means():
+    row = Internal("tensorflow", "nn.relu nn.no_such", "show it", "nothing is shown")
+    with pytest.raises(AttributeError) as caught:
+        row.patch(Patches(), lambda original, *args: original(*args))
+    assert str(caught.value) == "tensorflow has no nn.no_such in this version: nothing is shown"
+    row = Internal("tensorflow.no_such", "relu", "show it", "nothing is shown")
+    with pytest.raises(AttributeError, match=r"tensorflow\.no_such has no relu"):
+        row.patch(Patches(), lambda original, *args: original(*args))
+
+
+def test_a_row_is_patched_in_the_libraries_that_are_imported(monkeypatch):
+    row = Internal("keras tf_keras", "Model.count_params", "show it", "nothing is shown")
+    monkeypatch.setitem(internals._LAST_NAMES, "tf_keras", "not_there_yet")
+    patches = Patches()
+    before = tf_keras.Model.count_params
+    assert row.patch(patches, lambda original, model: -1)
+    assert not row.patch(patches, lambda original, model: -1)
+    assert keras.Sequential().count_params() == -1
+    assert tf_keras.Model.count_params is before
+    patches.restore()
+    with pytest.raises(ValueError, match="built"):
+        keras.Sequential().count_params()
+
+
+def inner_names(tree: ast.Module) -> set[tuple[str, str]]:
+    """The names inside of libraries that a module's code reads, each with its home."""
+    found = set()
+    for scope in ast.walk(tree):
+        if not isinstance(scope, (ast.Module, ast.FunctionDef)):
+            continue
+        for line in scope.body if isinstance(scope, ast.Module) else ast.walk(scope):
+            if not isinstance(line, ast.ImportFrom) or not f"{line.module}.".startswith(INSIDE):
+                continue
+            for alias in line.names:
+                read = _attributes_of(scope, alias.asname or alias.name)
+                if _is_module(f"{line.module}.{alias.name}"):
+                    found |= {(f"{line.module}.{alias.name}", name) for name in read}
+                else:
+                    found.add((str(line.module), alias.name))
+    return found
+
+
+def _is_module(name: str) -> bool:
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        return False
+    return True
+
+
+def _attributes_of(tree: ast.AST, name: str) -> set[str]:
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == name
+    }
+
+
+def private_attributes(trees: list[ast.Module]) -> set[str]:
+    """The private attributes that code reads by name and that amp_tf does not define itself."""
+    own: set[str] = set()
+    read: set[str] = set()
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            own.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            is_self = isinstance(node.value, ast.Name) and node.value.id == "self"
+            (own if is_self and isinstance(node.ctx, ast.Store) else read).add(node.attr)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr"):
+            read |= {part.value for part in node.args if isinstance(part, ast.Constant)}
+    private = {name for name in read - own if str(name).startswith("_") and not name.endswith("__")}
+    return {name for name in private if not name.startswith("_amp_tf_")}
+
+
+def test_every_name_inside_of_a_library_that_a_room_reads_has_a_row():
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in ROOT.rglob("*.py")]
+    listed = {(home, name) for home, name, _ in NAMES}
+    listed |= {(home, name.partition(".")[0]) for home, name in listed}
+    read = set().union(*map(inner_names, trees))
+    assert len(read) > 30
+    assert read - listed == set()
+    parts = {part for _, name, _ in NAMES for part in name.split(".")}
+    private = private_attributes(trees)
+    assert len(private) > 20
+    assert private - parts - OF_PYTHON == set()
+
+
+def test_every_row_is_complete():
+    for home, name, row in NAMES:
+        assert row.why, (home, name)
+        assert row.without, (home, name)
+    assert len({(home, name) for home, name, _ in NAMES}) == len(NAMES)
+    assert tf.__version__
