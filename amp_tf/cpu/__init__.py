@@ -1,3 +1,3 @@
-"""What ops cost on CPUs, and what is not faster there in 16 bit: for ``auto``, which alone imports
+"""The cost model of CPUs: it leaves in float32 what is not faster in 16 bit. ``auto`` alone imports
 it.
 """

@@ -32,7 +32,7 @@ import numpy as np
 
 from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network, connected
 from amp_tf.graph.attributes import value_of
-from amp_tf.graph.datatypes import Node, Unit
+from amp_tf.graph.datatypes import Node, Port, Unit
 from amp_tf.graph.sizes import KnownShapes, Lifetimes, Shapes, element_count, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.cost_tables import (
@@ -99,8 +99,11 @@ class Prices:
         self._row = functools.cache(self._find_row)
 
     def op(self, node: Node, elements: float) -> Pair:
-        """Returns the time of one run of a node, by the elements of its largest tensor; products
-        have :meth:`product`.
+        """Returns the time of one run of a node that is no product.
+
+        Args:
+            node: the node; products have :meth:`product`.
+            elements: the number of elements of its largest tensor.
         """
         op, variant = self._row(node)
         return self._table.of_op(op, elements, variant)
@@ -120,7 +123,7 @@ class Prices:
         op = self._view.ops[node]
         proto = self._view.protos[node]
         kernel = filter_shape(self._view, node, self._shapes)
-        if op in SLOW_IF_STRIDED and any(stride > 1 for stride in proto.attr["strides"].list.i):
+        if op in SLOW_IF_STRIDED and max(proto.attr["strides"].list.i, default=1) > 1:
             return SLOW
         if op in SLOW_IF_LARGE and kernel is not None and math.prod(kernel[:2]) > VECTOR_TAPS:
             return SLOW
@@ -128,8 +131,9 @@ class Prices:
             return TRANSPOSED
         if value_of(proto, "data_format").s not in CHANNELS_FIRST_LAYOUTS:
             return ""
-        is_pointwise = kernel is not None and math.prod(kernel[:-2]) == 1
-        return POINTWISE_FIRST if is_pointwise else CHANNELS_FIRST
+        if kernel is not None and math.prod(kernel[:-2]) == 1:
+            return POINTWISE_FIRST
+        return CHANNELS_FIRST
 
     def _find_product(self, node: Node) -> Pair | None:
         """Returns the time of one run of a product, ``None`` if its shapes are unknown."""
@@ -142,21 +146,28 @@ class Prices:
         return self.product_of(node, operations, elements)
 
     def _find_row(self, node: Node) -> tuple[str, str]:
-        """The op and the variant of the row of the table that tells what a node takes that is no
-        product.
-        """
+        """Returns the op and the variant by which the table of costs has a node, no product."""
         op = self._op_of.get(node, self._view.ops[node])
-        outputs = self._shapes.output_shapes(self._view.names[node]) if op in BROADCASTING else ()
-        if (result := element_count(outputs[0]) if outputs else None) is None:
+        if op not in BROADCASTING:
             return op, ""
-        counts = map(element_count, input_shapes(self._view, node, self._shapes))
-        is_broadcast = any(count is not None and count * _SMALL <= result for count in counts)
-        return op, BROADCAST if is_broadcast else ""
+        result = element_count(shape_of(self._shapes, self._view.names[node]))
+        if result is None:
+            return op, ""
+        for shape in input_shapes(self._view, node, self._shapes):
+            count = element_count(shape)
+            if count is not None and count * _SMALL <= result:
+                return op, BROADCAST
+        return op, ""
 
 
 class _Port(NamedTuple):
-    """An output port at which a cast to float32, or one to 16 bit, may be needed, with what all its
-    runs take.
+    """An output port that may need a cast to float32, or one to 16 bit.
+
+    Attributes:
+        source: the unit of the port.
+        readers: the units that read it.
+        elements: the number of elements of its tensor.
+        casts: the times of these casts, for all runs together.
     """
 
     source: Unit
@@ -180,29 +191,35 @@ def drop_unprofitable(canvas: Canvas, at_batch: Mapping[int, Shapes] = _AS_IT_IS
     for pair in pairs:
         canvas = _match_pair(canvas, pair)
     ties += pairs
-    shapes = canvas.subject.shapes
-    if shapes is None:
-        shapes = KnownShapes.of_nodes(canvas.view.protos)
-    at_batch = at_batch or {0: shapes}
-    untried = len(at_batch)  # batch sizes at which the paint that is left may be slower than none
-    for batch, sizes in itertools.cycle(at_batch.items()):
+    if not at_batch:
+        own = canvas.subject.shapes
+        at_batch = {0: KnownShapes.of_nodes(canvas.view.protos) if own is None else own}
+    # Batch sizes take turns until each has been weighed without a change.
+    turns = itertools.cycle(at_batch.items())
+    settled = 0
+    while settled < len(at_batch):
+        batch, shapes = next(turns)
         before = canvas.allow
-        canvas = _drop_at(canvas, ties, sizes, batch)
-        is_same = bool((canvas.allow == before).all())
-        untried = untried - 1 if is_same else len(at_batch) - 1
-        if not untried:
-            break
+        canvas = _drop_at(canvas, ties, shapes, batch)
+        settled += 1
+        if (canvas.allow != before).any():
+            settled = 1
     return canvas
 
 
-def _leave_unasked(canvas: Canvas, asked: frozenset[str], ties: Sequence[Sequence[Unit]]) -> Canvas:
-    """Leaves all in float32 but forced nodes and ops that the user asks for, with their ties: no op
-    is faster here.
+def _leave_unasked(canvas: Canvas, asked: frozenset[str], ties: Iterable[Sequence[Unit]]) -> Canvas:
+    """Leaves all but forced nodes and ops that the user asks for in float32.
+
+    No op is faster in 16 bit on this CPU. Units that must agree with what is kept are kept, too.
     """
     painted = indices(canvas.allow)
     wanted = canvas.units_with(asked)
     kept = {unit for unit in painted if wanted[unit] or canvas.is_forced(unit)}
-    kept.update(*[tie for tie in ties if not kept.isdisjoint(tie)])
+    tied: list[Unit] = []
+    for tie in ties:
+        if not kept.isdisjoint(tie):
+            tied += tie
+    kept.update(tied)
     left = [unit for unit in painted if unit not in kept]
     return canvas.after(_not_faster(left, XLA_WIDENS))
 
@@ -212,37 +229,46 @@ def _not_faster(units: Sequence[Unit], weighed: Balance | str) -> Decision:
 
 
 def _drop_at(canvas: Canvas, ties: Iterable[Sequence[Unit]], shapes: Shapes, batch: int) -> Canvas:
-    """Takes allow paint off units that are cheaper in float32 with these shapes, which are those
-    for a batch size, and off islands that are left.
+    """Takes allow paint off units that are cheaper in float32, and off the islands that are left.
+
+    Args:
+        canvas: the painted graph.
+        ties: units that must agree.
+        shapes: the shapes for a batch size.
+        batch: that size, for the reasons.
     """
     weighing = Weighing(canvas, ties, shapes)
     for find in (find_cheaper_in_float32, find_islands):
         groups = find(weighing, canvas.allow)
         allow = canvas.allow.copy()
-        allow[list(itertools.chain.from_iterable(groups))] = False
-        balances = weighing.balances(groups, allow)
-        weighed = (dataclasses.replace(balance, batch=batch) for balance in balances)
-        canvas = canvas.after(*map(_not_faster, groups, weighed))
+        for group in groups:
+            allow[group] = False
+        decisions = []
+        for group, balance in zip(groups, weighing.balances(groups, allow), strict=True):
+            decisions.append(_not_faster(group, dataclasses.replace(balance, batch=batch)))
+        canvas = canvas.after(*decisions)
     return canvas
 
 
 def _kernel_pairs(canvas: Canvas) -> list[list[Unit]]:
-    """Returns the units of gradients of maxima and of their forward ops, whose 16-bit kernels are
-    fast only together.
+    """Returns the units of gradients of maxima and of their forward ops.
+
+    Their 16-bit kernels are fast only together.
     """
     view = canvas.view
-    edges = view.edges.at(view.mask_with(PAIRED)[view.edges.dst_node])
     pairs = []
-    for source, node, position in edges.rows("src_node", "dst_node", "dst_position"):
-        if PAIRED[view.ops[node]] == (view.ops[source], position):
-            ends = (source, node)
-            pairs.append([view.base[end] + view.signatures[end].outputs[0] for end in ends])
+    for node in view.nodes_with(PAIRED):
+        forward, position = PAIRED[view.ops[node]]
+        source, _ = view.inputs(node)[position]
+        if view.ops[source] == forward:
+            pairs.append([view.output_units(source)[0], view.output_units(node)[0]])
     return pairs
 
 
 def _match_pair(canvas: Canvas, pair: Sequence[Unit]) -> Canvas:
-    """Leaves a gradient of a maximum in float32 where its forward op is, and the other way round:
-    mixed they take fifty times as long.
+    """Leaves both units of a pair in float32 where one of them is.
+
+    Mixed they take fifty times as long.
     """
     painted = [unit for unit in pair if canvas.allow[unit] and not canvas.is_forced(unit)]
     if len(painted) == 1 and not canvas.allow[pair].all():
@@ -275,23 +301,21 @@ class Weighing:
         self.products: dict[Node, list[Unit]] = {}
         for unit in indices(canvas.allow & canvas.on_allow):
             self.products.setdefault(view.unit_nodes[unit], []).append(unit)
-        computed_with = self._find_followers(shapes)
-        links = [*ties, *computed_with.items(), *self.products.values(), *self._find_swishes()]
-        tied = connected(dict.fromkeys(itertools.chain.from_iterable(links)), links)
-        self.ties = [sorted(units) for units in tied if any(unit in self.sizes for unit in units)]
-        self.sizes.update(dict.fromkeys(computed_with, 0.0))
-        self.relief = _memory_relief(canvas, shapes) if resolution.weighs_memory else {}
-
-    def _find_followers(self, shapes: Shapes) -> dict[Unit, Unit]:
-        """Returns the first units of converted nodes that are computed with a product, each with
-        the product's.
-        """
-        view = self.canvas.view
-        is_f16 = self.canvas.nodes_of(self.canvas.allow)
-        pairs = computed_with_products(view, is_f16, shapes)
-        return {view.base[node]: view.base[pairs[node]] for node in pairs if is_f16[node]}
+        followers = _find_followers(canvas, shapes)
+        self.ties: list[list[Unit]] = []
+        links = [*ties, *followers, *self.products.values(), *self._find_swishes()]
+        linked = dict.fromkeys(itertools.chain.from_iterable(links))
+        for tied in connected(linked, links):
+            if not self.sizes.keys().isdisjoint(tied):
+                self.ties.append(sorted(tied))
+        for follower, _ in followers:  # computed with its product, it takes no time of its own
+            self.sizes[follower] = 0.0
+        self.relief: dict[Unit, float] = {}
+        if resolution.weighs_memory:
+            self.relief = _memory_relief(canvas, shapes)
 
     def _find_swishes(self) -> Iterator[list[Unit]]:
+        """Yields the units of each swish that is 16 bit as a whole."""
         view = self.canvas.view
         for first, second in self.prices.swishes:
             units = [*view.units(first), *view.units(second)]
@@ -299,27 +323,26 @@ class Weighing:
                 yield units
 
     def times(self, unit: Unit) -> Pair:
-        """Returns what all runs of a unit's node take in float32 and in 16 bit, in ns; (inf, 0)
-        where shapes are unknown.
-        """
+        """Returns the times of all runs of a unit's node; (inf, 0) where shapes are unknown."""
         node = self.canvas.view.unit_nodes[unit]
         runs = self.prices.runs.of_nodes[node]
-        if not self.canvas.on_allow[unit]:
-            in_float32, in_f16 = self.prices.op(node, self.sizes.get(unit, 0.0))
+        if self.canvas.on_allow[unit]:
+            once = self.prices.product(node) or (math.inf, 0.0)
         else:
-            in_float32, in_f16 = self.prices.product(node) or (math.inf, 0.0)
+            once = self.prices.op(node, self.sizes.get(unit, 0.0))
+        in_float32, in_f16 = once
         return runs * in_float32, runs * in_f16
 
     def saved(self, unit: Unit) -> float:
-        """Returns what a unit saves in 16 bit, in ns; of a product that is at its first unit.
+        """Returns the time that a unit saves in 16 bit, in ns; a forced unit saves most.
 
-        A forced unit saves most.
+        The time of a product is saved by its first unit.
         """
-        relief = self.relief.get(unit, 0.0)
         if self.canvas.is_forced(unit):
-            relief = math.inf
+            return math.inf
+        relief = self.relief.get(unit, 0.0)
         node = self.canvas.view.unit_nodes[unit]
-        if self.products.get(node, [unit])[0] != unit:
+        if node in self.products and self.products[node][0] != unit:
             return relief
         in_float32, in_f16 = self.times(unit)
         return in_float32 - in_f16 + relief
@@ -332,24 +355,27 @@ class Weighing:
         Args:
             allow: the paint of the rest of the graph; groups are without paint.
         """
-        group_of = {unit: number for number, group in enumerate(groups) for unit in group}
         in_float32 = [0.0] * len(groups)
         in_f16 = [0.0] * len(groups)
+        group_of: dict[Unit, int] = {}
         node_of = self.canvas.view.unit_nodes
         for number, group in enumerate(groups):
+            group_of.update(dict.fromkeys(group, number))
             first_units = {node_of[unit]: unit for unit in reversed(group)}
             for unit in first_units.values():
-                once = self.times(unit)
-                in_float32[number] += once[0]
-                in_f16[number] += once[1]
+                wide, narrow = self.times(unit)
+                in_float32[number] += wide
+                in_f16[number] += narrow
         for port in self.ports:
-            home = group_of.get(port.source)
             up, down = port.casts
+            home = group_of.get(port.source)
             if home is not None:
-                readers = [unit for unit in port.readers if group_of.get(unit, -1) != home]
-                outside = allow[readers]
-                in_f16[home] += up * (not outside.all())
-                in_float32[home] += down * bool(outside.any())
+                others = [unit for unit in port.readers if group_of.get(unit) != home]
+                is_narrow = allow[others]
+                if not is_narrow.all():
+                    in_f16[home] += up
+                if is_narrow.any():
+                    in_float32[home] += down
                 continue
             served = {group_of[reader] for reader in port.readers if reader in group_of}
             for number in served:
@@ -357,29 +383,43 @@ class Weighing:
                     in_float32[number] += up / len(served)
                 else:
                     in_f16[number] += down / len(served)
-        return [Balance(*pair) for pair in zip(in_f16, in_float32, strict=True)]
+        return list(map(Balance, in_f16, in_float32))
+
+
+def _find_followers(canvas: Canvas, shapes: Shapes) -> list[tuple[Unit, Unit]]:
+    """Returns the first units of converted nodes that are computed with a product, with its own."""
+    view = canvas.view
+    is_f16 = canvas.nodes_of(canvas.allow)
+    followers = []
+    for node, product in computed_with_products(view, is_f16, shapes).items():
+        if is_f16[node]:
+            followers.append((view.base[node], view.base[product]))
+    return followers
 
 
 def _find_ports(canvas: Canvas, shapes: Shapes, prices: Prices) -> list[_Port]:
     """Returns the float32 ports that touch paint."""
     view = canvas.view
-    costs = canvas.subject.resolution.costs
     allow = canvas.allow
     is_touched = allow[view.edges.src_unit] | allow[view.edges.dst_unit]
     edges = view.edges.at(canvas.is_float32[view.edges.src_unit] & is_touched)
-    readers: dict[tuple[Node, int, Unit], list[Unit]] = {}
+    readers: dict[tuple[Node, Port, Unit], list[Unit]] = {}
     for node, port, source, reader in edges.rows("src_node", "src_port", "src_unit", "dst_unit"):
         readers.setdefault((node, port, source), []).append(reader)
+    # A tensor of unknown size is as large as the median of the others.
     counts = [element_count(shape_of(shapes, view.names[node], port)) for node, port, _ in readers]
-    sizes = [count for count in counts if count is not None]
-    typical = statistics.median(sizes) if sizes else _DEFAULT_ELEMENTS
+    known = [count for count in counts if count is not None]
+    typical = statistics.median(known or [_DEFAULT_ELEMENTS])
     stored = _stored_in_f16(canvas)
     ports = []
-    for ((node, _, source), ends), count in zip(readers.items(), counts, strict=True):
+    for (node, port, source), count in zip(readers, counts, strict=True):
         elements = typical if count is None else count
-        runs = 0.0 if node in stored else prices.runs.of_readers[node]
-        up, down = costs.of_casts(elements)
-        ports.append(_Port(source, ends, elements, (runs * up, runs * down)))
+        runs = prices.runs.of_readers[node]
+        if node in stored:
+            runs = 0.0
+        up, down = canvas.subject.resolution.costs.of_casts(elements)
+        casts = (runs * up, runs * down)
+        ports.append(_Port(source, readers[node, port, source], elements, casts))
     return ports
 
 
@@ -393,14 +433,14 @@ def _stored_in_f16(canvas: Canvas) -> set[Node]:
 
 
 def _find_sizes(canvas: Canvas, ports: Iterable[_Port]) -> dict[Unit, float]:
-    """Returns the size of the largest tensor of each painted unit; what picks a part of one reads
-    no tensor as a whole.
+    """Returns the size of the largest tensor of each painted unit, in elements.
+
+    A node that picks a part of a tensor does not read it as a whole.
     """
-    picking = canvas.view.mask_with(PICKING)
-    node_of = canvas.view.unit_nodes
+    is_part = canvas.units_with(PICKING)
     sizes: dict[Unit, float] = {}
     for port in ports:
-        whole = [unit for unit in port.readers if not picking[node_of[unit]]]
+        whole = [unit for unit in port.readers if not is_part[unit]]
         for unit in (port.source, *whole):
             if canvas.allow[unit]:
                 sizes[unit] = max(sizes.get(unit, 0.0), port.elements)
@@ -408,6 +448,7 @@ def _find_sizes(canvas: Canvas, ports: Iterable[_Port]) -> dict[Unit, float]:
 
 
 def _memory_relief(canvas: Canvas, shapes: Shapes) -> dict[Unit, float]:
+    """Returns what painted units whose results are live near the peak save in memory, in ns."""
     view = canvas.view
     lifetimes = Lifetimes.of(view, shapes)
     live = lifetimes.bytes_over_time(view.dtypes)
@@ -429,50 +470,73 @@ def find_cheaper_in_float32(weighing: Weighing, allow: UnitMask) -> list[list[Un
     vertex_of: dict[Unit, int] = {}
     for tied in weighing.ties:  # units that must agree are one vertex
         vertex = network.add_vertex()
-        vertex_of.update((unit, vertex) for unit in tied if allow[unit])
+        for unit in tied:
+            if allow[unit]:
+                vertex_of[unit] = vertex
     for unit in weighing.sizes:
         if unit not in vertex_of:
             vertex_of[unit] = network.add_vertex()
+    # A cut pays what units on the wrong side of it lose.
     for unit, vertex in vertex_of.items():
         saved = weighing.saved(unit)
-        capacity = UNBOUNDED if math.isinf(saved) else round(abs(saved) * _UNITS_PER_NS)
+        capacity = UNBOUNDED
+        if math.isfinite(saved):
+            capacity = round(abs(saved) * _UNITS_PER_NS)
         if saved > 0:
             network.add_edge(SOURCE, vertex, capacity)
         else:
             network.add_edge(vertex, SINK, capacity)
-    for port in weighing.ports:
-        ends = (port.source, *port.readers)
-        vertices = [vertex_of.get(unit, SOURCE if allow[unit] else SINK) for unit in ends]
-        _add_port(network, vertices[0], vertices[1:], port.casts)
+    # It pays a cast where it parts a source from a reader.
+    ports = [(port.source, *port.readers) for port in weighing.ports]
+    for port, units in zip(weighing.ports, ports, strict=True):
+        vertices = []
+        for unit in units:
+            fixed = SOURCE if allow[unit] else SINK
+            vertices.append(vertex_of.get(unit, fixed))
+        up, down = port.casts
+        _add_cast(network, vertices, SINK, round(up * _UNITS_PER_NS))
+        _add_cast(network, vertices, SOURCE, round(down * _UNITS_PER_NS))
     is_f16 = network.source_side()
     left = [unit for unit, vertex in vertex_of.items() if not is_f16[vertex]]
-    return connected(left, [(port.source, *port.readers) for port in weighing.ports])
+    return connected(left, ports)
 
 
-def _add_port(network: Network, source: int, readers: list[int], casts: Pair) -> None:
-    """Charges one cast if the source and any reader differ; all readers of one kind share it."""
-    up, down = (round(ns * _UNITS_PER_NS) for ns in casts)
-    # A reader of the other kind makes the source pay, whatever the other readers are.
-    ends = [SINK] if SINK in readers else readers
-    shared = ends[0] if len(ends) == 1 else network.add_vertex()
-    network.add_edge(source, shared, up)
-    for end in ends:
-        network.add_edge(shared, end, UNBOUNDED)  # none where both are one
-    ends = [SOURCE] if SOURCE in readers else readers
-    shared = ends[0] if len(ends) == 1 else network.add_vertex()
-    network.add_edge(shared, source, down)
-    for end in ends:
-        network.add_edge(end, shared, UNBOUNDED)
+def _add_cast(network: Network, vertices: Sequence[int], side: int, capacity: int) -> None:
+    """Charges one cast if any reader is on a side and the source is not; readers share it.
+
+    Args:
+        vertices: the vertex of the source, and those of the readers.
+        side: the side of the readers that read the cast: ``SOURCE`` for 16 bit, or ``SINK``.
+        capacity: the time of the cast.
+    """
+    source, *readers = vertices
+    if side in readers:  # the source pays, whatever the other readers are
+        readers = [side]
+    shared = readers[0]
+    if len(readers) > 1:
+        shared = network.add_vertex()
+    links = [(source, shared, capacity)]
+    for reader in readers:
+        links.append((shared, reader, UNBOUNDED))  # none where both are one
+    for tail, head, limit in links:
+        if side == SINK:
+            network.add_edge(tail, head, limit)
+        else:
+            network.add_edge(head, tail, limit)
 
 
 def find_islands(weighing: Weighing, allow: UnitMask) -> list[list[Unit]]:
-    """Returns the sets of painted units without a product that are connected by 16-bit edges or by
-    ties.
+    """Returns the connected sets of painted units without a product.
+
+    Units are connected by 16-bit edges or by ties.
     """
-    links = [(port.source, *port.readers) for port in weighing.ports if allow[port.source]]
-    lasting = weighing.canvas.on_allow
+    links: list[Sequence[Unit]] = list(weighing.ties)
+    for port in weighing.ports:
+        if allow[port.source]:
+            links.append((port.source, *port.readers))
+    is_lasting = weighing.canvas.on_allow
     islands = []
-    for units in connected(indices(allow), [*links, *weighing.ties]):
-        if not any(lasting[unit] or unit in weighing.relief for unit in units):
+    for units in connected(indices(allow), links):
+        if not is_lasting[units].any() and weighing.relief.keys().isdisjoint(units):
             islands.append(units)
     return islands

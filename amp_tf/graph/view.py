@@ -282,6 +282,11 @@ class GraphView:
     def units(self, node: Node) -> range:
         return range(self.base[node], self.base[node + 1])
 
+    def output_units(self, node: Node) -> list[Unit]:
+        """Returns the unit of each output port of a node."""
+        first = self.base[node]
+        return [first + slot for slot in self.signatures[node].outputs]
+
     @functools.cached_property
     def unit_nodes(self) -> Sequence[Node]:
         """The node of each unit."""

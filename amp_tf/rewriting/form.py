@@ -132,13 +132,13 @@ class Job:
         shapes = KnownShapes.of_nodes(view.protos) if shapes is None else shapes
         if not self.chooses:
             return Form(self, view, shapes)
-        from amp_tf.cpu.list_shapes import ListShapes
+        from amp_tf.cpu.list_shapes import follow_lists
 
         at_sizes: Mapping[int, Shapes] = {}
         if self.batches and not self.products.isdisjoint(view.ops):
             at_sizes = self.batches.of(view.function)
-        at_batch = {size: ListShapes(view, found) for size, found in at_sizes.items()}
-        return Form(self, view, ListShapes(view, shapes), at_batch=at_batch)
+        at_batch = {size: follow_lists(view, found) for size, found in at_sizes.items()}
+        return Form(self, view, follow_lists(view, shapes), at_batch=at_batch)
 
     @functools.cached_property
     def products(self) -> frozenset[str]:

@@ -106,7 +106,7 @@ class _Graph:
     maxsize=8
 )  # a graph has figures for several tables, by which much becomes the same
 def _read(trace: Trace, data: bytes) -> _Graph:
-    from amp_tf.cpu.list_shapes import ListShapes
+    from amp_tf.cpu.list_shapes import follow_lists
     from amp_tf.graph.protos import parse_graph
     from amp_tf.graph.reader import read_graph
     from amp_tf.graph.sizes import KnownShapes, element_count
@@ -119,7 +119,7 @@ def _read(trace: Trace, data: bytes) -> _Graph:
     kinds = [_cast(node) for node in graph.node]
     is_f16 = np.array([_widen(node) for node in graph.node], np.bool_)
     view = read_graph(graph, Templates(graph.library, SUCCESSORS))
-    shapes = ListShapes(view, known)
+    shapes = follow_lists(view, known)
     figures = NodeFigures.of(view, shapes)
     written = np.zeros(view.node_count)
     for node, name in enumerate(view.names):

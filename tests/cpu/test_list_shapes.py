@@ -5,7 +5,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-from amp_tf.cpu.list_shapes import ListShapes
+from amp_tf.cpu.list_shapes import follow_lists
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.sizes import NOMINAL_BATCH, KnownShapes, element_count
 from amp_tf.graph.templates import Templates
@@ -46,7 +46,7 @@ AXIS = "axis = Const() dtype=int32 value=int32[]"
 
 def _shapes(lines, shape=(4, 8)):
     view = read_graph(graph(KEPT + lines), Templates())
-    return ListShapes(view, KnownShapes({"x": [shape], "kept": [(), None]})).output_shapes
+    return follow_lists(view, KnownShapes({"x": [shape], "kept": [(), None]})).output_shapes
 
 
 def test_an_element_has_the_shape_that_was_pushed():
@@ -61,7 +61,7 @@ def test_an_element_that_is_set_by_number_has_the_shape_of_the_one_that_was_set(
         got = TensorListGetItem(set, size, anything) element_dtype=float32
     """
     view = read_graph(graph(KEPT + lines), Templates())
-    assert ListShapes(view, KnownShapes({"x": [(4, 8)], "got": [None]})).output_shapes("got") == [
+    assert follow_lists(view, KnownShapes({"x": [(4, 8)], "got": [None]})).output_shapes("got") == [
         (4, 8)
     ]
 
@@ -84,7 +84,7 @@ def test_what_is_computed_of_it_has_the_shape_that_tensorflow_gives_it(op):
         line = f"y = {op}({', '.join(['kept:1'] * len(names))})"
     shapes = {"no": [()]} if op == "SelectV2" else {}
     view = read_graph(graph(KEPT + line), Templates())
-    found = ListShapes(view, KnownShapes({"x": [(4, 8)], **shapes})).output_shapes("y")
+    found = follow_lists(view, KnownShapes({"x": [(4, 8)], **shapes})).output_shapes("y")
     assert [tuple(expected.shape)] == found
 
 
@@ -123,7 +123,7 @@ def test_what_is_computed_of_it_has_the_shape_that_tensorflow_gives_it(op):
 )
 def test_shapes_that_follow_are_those_of_tensorflow(line, compute):
     view = read_graph(graph(KEPT + line), Templates())
-    found = ListShapes(view, KnownShapes({"x": [(4, 8)], "row": [(8,)]})).output_shapes("y")
+    found = follow_lists(view, KnownShapes({"x": [(4, 8)], "row": [(8,)]})).output_shapes("y")
     computed = compute(tf.ones((4, 8)))
     assert found == [
         tuple(one.shape) for one in (computed if isinstance(computed, list) else [computed])
@@ -164,7 +164,7 @@ def test_the_products_of_a_loops_gradient_are_known():
     graph_def = lowered.as_graph_def(add_shapes=True)
     view = read_graph(graph_def, Templates(graph_def.library))
     before = KnownShapes.of_nodes(view.protos)
-    after = ListShapes(view, before)
+    after = follow_lists(view, before)
     products = view.nodes_with(("MatMul",))
     assert len(products) == 3
     assert None in [operations_of(view, node, before) for node in products]
@@ -178,7 +178,7 @@ def test_elements_of_different_shapes_say_nothing():
         other = TensorListPopBack(both, anything) element_dtype=float32
     """
     view = read_graph(graph(KEPT + lines), Templates())
-    shapes = ListShapes(
+    shapes = follow_lists(
         view, KnownShapes({"x": [(4, 8)], "y": [(32,)], "kept": [(), None], "other": [(), None]})
     )
     assert shapes.output_shapes("other") == [(), None]
