@@ -399,9 +399,8 @@ DATA_SOURCES = Trait(
 )
 GIVEN = Trait("OptionalGetValue Placeholder PlaceholderWithDefault", DATA_SOURCES)
 #: Ops whose result depends on a value's absolute error, whatever its size: on its fraction, or as
-#: an angle. Ops that need that of their second input, places in an image.
+#: an angle.
 ABSOLUTE = Trait("Ceil Cos Floor FloorDiv FloorMod Mod Rint Round Sin Tan TruncateDiv TruncateMod")
-PLACING = Trait("CropAndResize ImageProjectiveTransformV2 ImageProjectiveTransformV3")
 #: Ops that multiply many values with each other.
 LONG_PRODUCTS = Trait("Cumprod Prod")
 #: Ops that count up from a number by steps.

@@ -19,7 +19,7 @@ and of a gate are such), and because x - mean(x) asks nothing of x, but that the
 rounded: both sides have the rounding of x. The loss there depends on sizes that only a run
 knows; a comparison finds it. Two sums or means that are subtracted are both left unrounded.
 
-*Whole numbers, phases, places.* A rounding is relative, and their need is absolute: 1,001 is 1,000
+*Whole numbers, phases.* A rounding is relative, and their need is absolute: 1,001 is 1,000
 in bfloat16, and of the fraction of 1,000.3 nothing is left.
 """
 
@@ -47,7 +47,6 @@ class Need:
     Attributes:
         asked_by: the ops that ask it of what they read, and stay in float32 themselves.
         among: finds those of their nodes that ask; ``None`` where all do.
-        position: at which input they ask; ``None`` for all.
         through: the ops that pass it on to what they read; ``None`` for all that the lists may
             convert. Nodes that only move values always do. ``LINEAR - TOTALS`` ends it at sums and
             means, in which roundings of either sign cancel.
@@ -59,7 +58,6 @@ class Need:
     reason: Code
     asked_by: frozenset[str] = frozenset()
     among: Callable[[ValueGraph], NodeMask] | None = None
-    position: int | None = None
     through: frozenset[str] | None = None
     if_listed: frozenset[str] = frozenset()
     products: frozenset[str] = frozenset()
@@ -193,7 +191,6 @@ def _totals_apart(values: ValueGraph) -> NodeMask:
 NEEDS = (
     Need(Code.COMPARED, staying=_stored_maxima),
     Need(Code.WHOLE_NUMBERS, table.ABSOLUTE | table.CASTS, among=_other_than_casts_to_floats),
-    Need(Code.WHOLE_NUMBERS, table.PLACING, position=1),
     Need(Code.AFTER_PRODUCTS, staying=_without_products),
     Need(
         Code.NEEDED,
@@ -302,11 +299,11 @@ def _follow(need: Need, values: ValueGraph) -> Iterator[NodeDecision]:
     asking = values.of_ops(need.asked_by)
     if need.among is not None:
         asking = asking & need.among(values)
-    causes = _requested(values, asking, need.position, _passing(need, values))
+    causes = _requested(values, asking, _passing(need, values))
     needed = asking | mask_of(causes, len(asking))
     kept = needed | staying
     products = values.products & values.sources_of(needed) & values.of_ops(need.products)
-    causes |= _requested(values, needed, None, products)
+    causes |= _requested(values, needed, products)
     fused = values.products & values.sources_of(kept) & values.of_ops(table.FUSED_PRODUCTS)
     yield NodeDecision(products, need.reason, causes, Verdict.KEEP)
     yield NodeDecision(kept, need.reason, causes, to_split=indices(fused))
@@ -329,13 +326,11 @@ def _activations(values: ValueGraph) -> NodeMask:
     return values.of_ops(table.BOUNDED_FUNCTIONS) & values.readers_of(layers)
 
 
-def _requested(
-    values: ValueGraph, asking: NodeMask, position: int | None, through: NodeMask
-) -> dict[Node, Node]:
-    """Returns the nodes of ``through`` that some nodes read, at one of their inputs or at all, and
-    what these read; each with the reader that asked for it.
+def _requested(values: ValueGraph, asking: NodeMask, through: NodeMask) -> dict[Node, Node]:
+    """Returns the nodes of ``through`` that some nodes read, and what these read; each with the
+    reader that asked for it.
     """
-    edges = values.into(asking, position) & through[values.sources]
+    edges = asking[values.readers] & through[values.sources]
     sources = values.sources[edges].tolist()
     causes = dict(zip(sources, values.readers[edges].tolist(), strict=True))
     first = mask_of(causes, len(through))
@@ -379,13 +374,13 @@ def keep_decomposed(values: ValueGraph) -> Iterator[NodeDecision]:
     # Back from both, to the nearest products, and to those that made what these multiply.
     before = values.of_ops(table.BEFORE_DECOMPOSITIONS) & ~values.users
     linear = values.of_ops(table.LINEAR | table.KEEPING_SIZE) & ~values.users
-    of_matrices = _requested(values, decomposing, None, before)
-    of_operands = _requested(values, multiplying, None, linear & ~magnified)
+    of_matrices = _requested(values, decomposing, before)
+    of_operands = _requested(values, multiplying, linear & ~magnified)
     between = mask_of(of_matrices, size) | mask_of(of_operands, size)
     ends = decomposing | multiplying | between
     nearest = values.products & values.sources_of(ends) & ~multiplying
-    of_nearest = _requested(values, ends, None, nearest)
-    of_factors = _requested(values, nearest, None, linear & ~between)
+    of_nearest = _requested(values, ends, nearest)
+    of_factors = _requested(values, nearest, linear & ~between)
     causes |= of_matrices | of_operands | of_nearest | of_factors
     computed = between | mask_of(of_factors, size)
     yield NodeDecision(computed, Code.DECOMPOSED, causes)

@@ -228,7 +228,7 @@ def _dropping(values: ValueGraph, behind: NodeMask) -> EdgeMask:
     count = np.bincount(values.readers[from_behind], minlength=len(behind))
     # A factor that comes from a product ends what is exact.
     dropping = multiplied[values.readers] & (count[values.readers] > from_behind)
-    dropping |= values.into(values.of_ops(table.BIASES), 1)
+    dropping |= values.of_ops(table.BIASES)[values.readers] & (values.positions == 1)
     return dropping | (values.users | masks)[values.readers] | ends[values.sources]
 
 

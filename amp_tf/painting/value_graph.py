@@ -199,11 +199,6 @@ class ValueGraph:
         """Returns the nodes of ``through`` that the seeds' values reach through such nodes."""
         return self.reach(seeds, through, Direction.FORWARD)
 
-    def into(self, nodes: NodeMask, position: int | None = None) -> EdgeMask:
-        """Returns the edges that lead to some nodes, at all their inputs or at one."""
-        edges = nodes[self.readers]
-        return edges if position is None else edges & (self.positions == position)
-
     def sources_at(self, node: Node) -> Sequence[Node]:
         """Returns the nodes that a node reads, one for each value."""
         starts = self.links.fanin_start
@@ -211,7 +206,7 @@ class ValueGraph:
 
     def sources_of(self, nodes: NodeMask) -> NodeMask:
         """Returns the nodes that some nodes read."""
-        return mask_of(self.sources[self.into(nodes)], self.view.node_count)
+        return mask_of(self.sources[nodes[self.readers]], self.view.node_count)
 
     def readers_of(self, nodes: NodeMask, position: int | None = None) -> NodeMask:
         """Returns the nodes that read one of some nodes, at any input or at one."""

@@ -266,15 +266,6 @@ def test_a_decomposition_takes_no_product_that_the_user_forces():
 
 #: The graph, the nodes that become 16 bit (after a ``+``: at least these), and why others do not.
 SHOWN = {
-    "places are exact, and the image that is read there is not": (
-        f"{INPUT}first = Const() dtype=int32 value=int32[4]*0\nsize = Const() dtype=int32 "
-        "value=int32[2]*4\n"
-        "image = Mul(a, y)\nboxes = Mul(a, y)\nd = CropAndResize(image, boxes, first, size)\nb = "
-        "MatMul(d, boxes)\n"
-        "c = MatMul(image, y)",
-        "a image b c",
-        {"boxes": Code.WHOLE_NUMBERS},
-    ),
     "what a gradient only sees the sign of is not needed": (
         f"{INPUT}f = AddV2(a, z)\nr = Relu(f)\nb = MatMul(r, y)\nback = ReluGrad(b, r)\nd = "
         "Sub(back, z)\n"
