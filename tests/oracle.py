@@ -177,7 +177,7 @@ def type_attributes(node: object) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The type attributes of a NodeDef and their DataType numbers, without those that start with an
     underscore.
     """
-    for name, value in node.attr.items():  # type: ignore[attr-defined]
+    for name, value in node.attr.items():
         if name.startswith("_"):
             continue
         kind = value.WhichOneof("value")

@@ -263,7 +263,7 @@ class _Forked(Popen[Any]):
             self._child_created = True
             counts.forks += 1
         finally:
-            self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+            self._close_pipe_fds(*pipes)
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         if wait_flags == os.WNOHANG and not select.select([self._end], [], [], 0)[0]:
@@ -275,11 +275,11 @@ class _Forked(Popen[Any]):
         return self.pid, zygote.STATUS.unpack(status)[0]
 
     def _internal_poll(self, _deadstate: Any = None, **_: Any) -> int | None:
-        if self.returncode is None and self._waitpid_lock.acquire(False):  # type: ignore[attr-defined]
+        if self.returncode is None and self._waitpid_lock.acquire(False):
             try:
                 pid, status = self._try_wait(os.WNOHANG)
                 if pid:
-                    self._handle_exitstatus(status)  # type: ignore[attr-defined]
+                    self._handle_exitstatus(status)
             finally:
-                self._waitpid_lock.release()  # type: ignore[attr-defined]
+                self._waitpid_lock.release()
         return self.returncode

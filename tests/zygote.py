@@ -72,7 +72,7 @@ class Imported:
                 names = [name for name in sys.modules if name.partition(".")[0] == top]
                 self._hidden[top] = {name: sys.modules.pop(name) for name in names}
         finders = [getattr(finder, "__name__", "") for finder in sys.meta_path]
-        sys.meta_path.insert(finders.index(PathFinder.__name__), self)  # type: ignore[arg-type]
+        sys.meta_path.insert(finders.index(PathFinder.__name__), self)
 
     def find_spec(
         self, name: str, path: Any = None, target: ModuleType | None = None
@@ -178,7 +178,7 @@ def become(program: dict[str, Any]) -> None:
     given = environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:0] = [entry for entry in given if entry and entry not in sys.path]
     sys.warnoptions[:] = filter(None, environ.get("PYTHONWARNINGS", "").split(","))
-    warnings._processoptions(sys.warnoptions)  # type: ignore[attr-defined]  # what Python itself calls
+    warnings._processoptions(sys.warnoptions)  # what Python itself calls
     # Every other generator is seeded anew by a fork, or when it is first asked.
     sys.modules["numpy"].random.seed()
     if "_amp_tf_start" in sys.modules:  # what amp_tf.pth does
@@ -199,7 +199,7 @@ def run(arguments: list[str]) -> None:
     if first == "-m":
         sys.argv[:] = ["-m", *rest[1:]]
         sys.path.insert(0, os.getcwd())
-        runpy._run_module_as_main(rest[0])  # type: ignore[attr-defined]  # what Python itself calls
+        runpy._run_module_as_main(rest[0])  # what Python itself calls
         return
     if first == "-c":
         sys.argv[:] = ["-c", *rest[1:]]

@@ -50,5 +50,5 @@ def _before_import(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 if "overwriting" not in sys.modules:  # a fork of a process in which all this is done has it done
-    io.open = builtins.open = _masked_open  # type: ignore[assignment]
+    io.open = builtins.open = _masked_open
     sys.addaudithook(_before_import)

@@ -42,8 +42,8 @@ FORWARD = "StatefulPartitionedCall/net_1"
 BACKWARD = "StatefulPartitionedCall/gradient_tape/net_1"
 BODY = f"{FORWARD}/lstm_1/while/body/_41/net_1/lstm_1/while"
 LOOP_BACK = (
-    f"{BACKWARD}/lstm_1/while/net_1/lstm_1/while_grad/body/_82/gradient_tape/net_1/lstm_1/while/gradients/net_1"
-    "/lstm_1/while/lstm_cell_1/MatMul_grad/MatMul"
+    f"{BACKWARD}/lstm_1/while/net_1/lstm_1/while_grad/body/_82/gradient_tape/net_1/lstm_1/while"
+    "/gradients/net_1/lstm_1/while/lstm_cell_1/MatMul_grad/MatMul"
 )
 
 

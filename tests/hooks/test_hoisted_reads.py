@@ -30,7 +30,7 @@ def test_they_are_those_of_float32_but_for_rounding(found):
     # Up to eight products with 8 significant bits, each off by at most 2**-8 of the largest value,
     # and by as much again where Eigen computes them, which rounds more often.
     limit = (8 if onednn.computes_bfloat16() else 16) * 2**-8
-    assert {name: told["off"] for name, told in found.items() if not told["off"] <= limit} == {}  # type: ignore[operator]
+    assert {name: told["off"] for name, told in found.items() if not told["off"] <= limit} == {}
 
 
 def test_only_where_the_loop_itself_writes_a_variable_nothing_moves(found):

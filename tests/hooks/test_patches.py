@@ -58,7 +58,7 @@ def test_a_wrapper_of_somebody_else_stays_with_ours_inside_which_is_used_again()
     patches = Patches()
     patches.put(base, "own", saying("ours"))
     inside = base.own
-    theirs = base.own = lambda self, text: f"theirs {inside(self, text)}"  # type: ignore[attr-defined]
+    theirs = base.own = lambda self, text: f"theirs {inside(self, text)}"
     assert not patches.put(base, "own", saying("again"))
     patches.restore()
     assert vars(base)["own"] is theirs
@@ -76,7 +76,7 @@ def test_an_original_that_somebody_else_put_back_stays_unless_it_is_replaced_aga
     original = vars(base)["own"]
     patches = Patches()
     patches.put(base, "own", saying("ours"))
-    base.own = original  # type: ignore[attr-defined]
+    base.own = original
     if again:
         assert patches.put(base, "own", saying("again"))
         assert base().own("x") == "again own x"

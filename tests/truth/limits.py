@@ -115,7 +115,8 @@ LIMITS: tuple[Limit, ...] = (
         tensors="loss",
     ),
     Limit(
-        r"keras\.layers/(ContrastLimitedAdaptiveHistogramEqualization|MelSpectrogram|RMSNormalization|Spectral.*)",
+        r"keras\.layers/(ContrastLimitedAdaptiveHistogramEqualization|MelSpectrogram"
+        r"|RMSNormalization|Spectral.*)",
         ("bfloat16", "auto"),
         15.0,
         "the last product is float32, in the ideal program, too; what the layer gives is rounded, "
