@@ -83,7 +83,10 @@ def page(facts: dict[str, Any], runs: Sequence[FileRun]) -> str:
     lines = ["# Tests of others", ""]
     for suite, known in facts.items():
         own = [run for run in runs if run.suite == suite]
-        lines += [f"## {suite}", "", *(f"{key}: {value}  " for key, value in known.items()), ""]
+        folders = collections.Counter(str(Path(file).parent) for file in {run.file for run in own})
+        ran = ", ".join(f"{folder} ({count})" for folder, count in sorted(folders.items()))
+        lines += [f"## {suite}", "", *(f"{key}: {value}  " for key, value in known.items())]
+        lines += [f"files that ran: {ran}", ""]
         lines += [_line(HEADS), "|---" + "|---:" * (len(HEADS) - 1) + "|"]
         for mode in dict.fromkeys(run.mode for run in own):
             lines.append(_line(_cells(own, mode)))

@@ -41,6 +41,7 @@ class Tolerance:
 
     def _tolerant(self, strict: Call) -> Call:
         def compare(actual: Any, desired: Any, *rest: Any, **named: Any) -> None:
+            __tracebackhide__ = True  # the error's place is the line of the test
             try:
                 strict(actual, desired, *rest, **named)
             except AssertionError:

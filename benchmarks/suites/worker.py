@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import multiprocessing
 import os
 import signal
 import sys
 import tempfile
 import time
-import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -29,19 +29,20 @@ TIME_LIMIT = "the time limit"
 
 def run_file(file: str, limit: float, options: dict[str, Any]) -> dict[str, Any]:
     """Runs the tests of a file; their rows, and why it ended early, if it did."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        rows_file = folder / "rows"
-        rows_file.touch()
-        begin = time.monotonic()
-        process = os.fork()
-        if process == 0:
-            signal.setitimer(signal.ITIMER_REAL, limit)
-            _run_tests(file, folder, options)
-        ended = _wait(process)
-        lines = rows_file.read_text().splitlines()
-        if ended:
-            print((folder / "output").read_text(errors="replace")[-2000:], file=sys.stderr)
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        fork = multiprocessing.get_context("fork")
+        process = fork.Process(target=run_tests, args=(file, limit, folder, options))
+        process.start()
+        process.join()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what it left behind
+        lines = Path(folder, "rows").read_text().splitlines()
+    ended = ""
+    if process.exitcode:
+        ended = f"the process ended with status {process.exitcode}"
+    if process.exitcode == -signal.SIGALRM:
+        ended = TIME_LIMIT
     rows = {row["test"]: row for row in map(json.loads, lines)}
     for row in rows.values():
         if "outcome" not in row:  # it was running when the process ended
@@ -50,39 +51,19 @@ def run_file(file: str, limit: float, options: dict[str, Any]) -> dict[str, Any]
     return {"tests": list(rows.values()), "ended": ended, "seconds": seconds}
 
 
-def _run_tests(file: str, folder: Path, options: dict[str, Any]) -> NoReturn:
-    """Runs pytest in a forked process, which ends here."""
-    status = 1
-    try:
-        os.setsid()  # what it starts is ended with it
-        output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.chdir(folder)
+def run_tests(file: str, limit: float, folder: str, options: dict[str, Any]) -> None:
+    """Runs pytest in a forked process, for at most so many seconds."""
+    signal.setitimer(signal.ITIMER_REAL, limit)
+    os.setsid()  # what it starts is ended with it
+    os.chdir(folder)
+    with open("rows", "w") as lines:
         tolerance = plugin.Tolerance(options["share"])
         tolerance.install()
         plugin.call_functions(options["classes"], options["functions"])
         site = options["site"]
         arguments = ["-q", "--assert=plain", "-c", os.devnull, "-p", "no:cacheprovider"]
         arguments += ["--rootdir", site, f"{site}/{file}"]
-        with open(folder / "rows", "w") as lines:
-            pytest.main(arguments, [plugin.Recorder(lines, tolerance)])
-        status = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(status)
-
-
-def _wait(process: int) -> str:
-    """Waits for a process, and ends what it started; says how it ended, if not by itself."""
-    _, status = os.waitpid(process, 0)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process, signal.SIGKILL)
-    number = os.waitstatus_to_exitcode(status)
-    if number == -signal.SIGALRM:
-        return TIME_LIMIT
-    return f"the process ended with status {number}" if number else ""
+        pytest.main(arguments, [plugin.Recorder(lines, tolerance)])
 
 
 def main() -> int:
