@@ -39,9 +39,8 @@ from amp_tf.tools import some
 from amp_tf.tools.comparing.nodes import NodeError
 from amp_tf.tools.comparing.verdicts import Output, Patterns, are_good, roundoff
 from amp_tf.tools.comparing.work import Work, Yardstick
-from amp_tf.tools.keeping import any_matcher
+from amp_tf.tools.keeping import any_matcher, layer_pattern
 from amp_tf.tools.search import reduce
-from amp_tf.values import LAYER
 
 OVERFLOW = "overflow"
 UNDERFLOW = "underflow"
@@ -325,7 +324,7 @@ def _layers_of(nodes: Iterable[NodeError | None]) -> Patterns:
             path = path_of(node.name)
         if not path:
             return ()
-        layers[f"{LAYER}{path}"] = None
+        layers[layer_pattern(path)] = None
     return tuple(layers)
 
 
@@ -335,7 +334,7 @@ def places_of(node: str) -> list[str]:
     """
     path = path_of(node).split("/")
     if path != [""]:
-        return [f"{LAYER}{'/'.join(path[:end])}" for end in range(1, len(path) + 1)]
+        return [layer_pattern("/".join(path[:end])) for end in range(1, len(path) + 1)]
     places: dict[str, None] = {}
     for scope in scopes(without_calls(node)):
         # The name of a loss, such as compile_loss, needs no slash: with it, dense_1 does not find
