@@ -198,7 +198,7 @@ def read(path: str | Path) -> list[dict[str, Any]]:
         raise refusal(f"cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
         raise refusal(f"is not JSON ({error})") from None
-    documents: list[dict[str, Any]] = found
+    documents: list[Any] = found
     if not isinstance(found, list):
         documents = [found]
     for document in documents or [None]:
