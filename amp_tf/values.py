@@ -304,9 +304,9 @@ def _pattern_of_line(pattern: str, *, where: str) -> str:
     return check_pattern(pattern, where=where)
 
 
-def path(what: str, check: Callable[..., str | None] = check_path) -> Kind:
+def path(what: str) -> Kind:
     """The path of something, such as ``"a folder"``."""
-    return Kind(what, lambda text, _: text, check)
+    return Kind(what, lambda text, _: text, check_path)
 
 
 def check_batch(batch: object, *, where: str) -> tuple[int, ...]:
