@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import gc
 import importlib
 import os
@@ -9,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -37,28 +35,8 @@ def pytest_configure() -> None:
             )
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    if not session.config.getoption(
-        "numprocesses", None
-    ):  # who starts xdist's workers runs no tests
-        processes.count()
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish() -> None:
     processes.stop_zygotes()
-    if hasattr(session.config, "workeroutput"):  # a worker of xdist's
-        session.config.workeroutput["processes"] = dataclasses.asdict(processes.counts)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    for name, number in getattr(node, "workeroutput", {}).get("processes", {}).items():
-        setattr(processes.counts, name, getattr(processes.counts, name) + number)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if processes.counts.forks or processes.counts.fresh:
-        terminalreporter.write_line(str(processes.counts))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -11,7 +11,6 @@ starts or TensorFlow is imported. A test of the start itself or of ``fork`` give
 from __future__ import annotations
 
 import collections
-import dataclasses
 import importlib.util
 import json
 import os
@@ -23,7 +22,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from subprocess import Popen  # which tests of benchmarks replace by start
-from typing import Any
+from typing import Any, ClassVar
 
 from tests import zygote
 
@@ -70,35 +69,6 @@ _STREAMS = frozenset(
 )
 _SESSION = "start_new_session"
 _MOST_ZYGOTES = 4  # each takes 0.4 GB
-
-
-@dataclasses.dataclass
-class Counts:
-    """How many processes this session started."""
-
-    forks: int = 0
-    zygotes: int = 0
-    fresh: int = 0
-
-    def __str__(self) -> str:
-        return (
-            f"programs: {self.forks} forked from {self.zygotes} waiting processes, {self.fresh} "
-            "in fresh ones"
-        )
-
-
-counts = Counts()
-
-
-def count() -> None:
-    """Begins to count the Pythons that are started in whatever way."""
-
-    def hear(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "subprocess.Popen":
-            counts.fresh += os.path.basename(os.fsdecode(arguments[1][0])).startswith("python")
-            counts.fresh -= zygote.__file__ in arguments[1]
-
-    sys.addaudithook(hear)
 
 
 def start(
@@ -181,7 +151,6 @@ class _Zygote:
     def __init__(self, environ: dict[str, str]) -> None:
         self._socket, theirs = socket.socketpair()
         with theirs:
-            counts.zygotes += 1
             libraries = filter(importlib.util.find_spec, zygote.HIDDEN)
             command = [sys.executable, zygote.__file__, str(theirs.fileno()), *libraries]
             environ = {**environ, **zygote.NOT_WATCHED}
@@ -240,6 +209,7 @@ def _zygote_for(environ: dict[str, str]) -> _Zygote:
 class _Forked(Popen[Any]):
     """A program that a zygote forked, of which it tells the status."""
 
+    started: ClassVar[int] = 0  #: so many by this process
     _end = -1
 
     def _execute_child(self, args: list[str], *more: Any) -> None:
@@ -261,7 +231,7 @@ class _Forked(Popen[Any]):
             with _lock:
                 self.pid, self._end = _zygote_for(environ).fork(program, streams)
             self._child_created = True
-            counts.forks += 1
+            _Forked.started += 1
         finally:
             self._close_pipe_fds(*pipes)
 

@@ -69,9 +69,9 @@ def both(arguments, folder, variables):
     """How a program ends as a fork and as a fresh process, which is the same."""
     ends = []
     for fresh in ("", "it is compared with a fork"):
-        forks = processes.counts.forks
+        forks = processes._Forked.started
         ends.append(running.run(arguments, folder, variables, fresh=fresh, status=None))
-        assert processes.counts.forks == forks + (not fresh)
+        assert processes._Forked.started == forks + (not fresh)
     fork, expected = ends
     assert fork.status == expected.status, fork.err
     assert said(fork.out) == said(expected.out)

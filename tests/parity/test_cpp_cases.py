@@ -1,5 +1,4 @@
-"""Every case of auto_mixed_precision_test.cc, and the loops of its Python twin, confirmed by the
-C++ pass.
+"""Every case of auto_mixed_precision_test.cc, confirmed by the C++ pass.
 
 Node names say which list the op is on: ``allow1``, ``infer1``, ``clr1`` (clear), ``deny1``.
 """
@@ -10,14 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from tensorflow.python.ops import while_loop
 
 from tests.oracle import MODES, Knobs, Mode, run_original
 from tests.parity.comparison import can_run, differences, rewired, run_ours
-from tests.parity.judging import undone
 from tests.small_graphs import function, graph, run
-from tests.strategies import lowered_control_flow
 
 pytestmark = [pytest.mark.cpu_dependent, pytest.mark.usefixtures("local_rules")]
 CPU = "@/job:localhost/replica:0/task:0/device:CPU:0"
@@ -305,58 +300,4 @@ def test_types_ops_and_casts_are_those_of_tensorflow_and_wires_and_values_stay(
         assert value.dtype == np.float32
         np.testing.assert_allclose(
             value, float32, case.rtol * factor, case.atol * factor, err_msg=fetched
-        )
-
-
-#: Nodes before a loop, in its body and behind it: w allow, g infer, c clear, b deny; a capital
-#: becomes 16 bit.
-LOOPS = ("W C C", "C C W", "W G W", "W gbg W", "b gWC c", "b CWCG C", "C GWCG C", "C CgbgWC g")
-SECTIONS = ("input", "while/body", "output")
-OPS = {
-    "w": lambda x, name: tf.matmul(x, tf.constant(_values(2), name=f"{name}_weight"), name=name),
-    "g": lambda x, name: tf.add(x, 0.1, name=name),
-    "c": lambda x, name: tf.nn.relu(x, name=name),
-    "b": lambda x, name: tf.sqrt(tf.pow(x, 2.0), name=name),
-}
-
-
-def _values(seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).uniform(-0.6, 0.6, (8, 8)).astype(np.float32)
-
-
-def _chain(colors: str, section: str, x: tf.Tensor) -> tf.Tensor:
-    for number, color in enumerate(colors.lower()):
-        x = OPS[color](x, f"{section}_{number}")
-    return x
-
-
-@pytest.mark.parametrize("colors", LOOPS)
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_propagation_through_a_simple_loop(colors: str, mode: Mode) -> None:
-    before, body, after = colors.split()
-    with tf.Graph().as_default() as made, lowered_control_flow():
-        x = _chain(before, "input", tf.constant(_values(1)))
-        turn = lambda i, x: (i + 1, _chain(body, "body", x))  # noqa: E731
-        x = while_loop.while_loop(lambda i, _: i < 4, turn, [tf.constant(0), x])[1]
-        tf.identity(_chain(after, "output", x), name="fetch")
-    graph_def = made.as_graph_def()
-    fetch = ("fetch",)
-    original = run_original(graph_def, mode, fetch)
-    ours = run_ours(graph_def, mode, fetch)
-    for result in (original, ours):
-        f16 = result.nodes_in(mode.f16)
-        found = (
-            "".join(c.upper() if f"{section}_{i}" in f16 else c.lower() for i, c in enumerate(part))
-            for section, part in zip(SECTIONS, (before, body, after), strict=True)
-        )
-        assert " ".join(found) == colors
-    assert all("(Enter)" in found for found in differences(ours, original)), (
-        'other than the difference "tied-types"'
-    )
-    with undone():
-        assert differences(run_ours(graph_def, mode, fetch), original) == []
-    if can_run(mode):
-        (value,), (float32,) = run(ours.graph, fetch), run(graph_def, fetch)
-        np.testing.assert_allclose(
-            value, float32, rtol=0, atol=(1.6e-2 if mode is Mode.BFLOAT16 else 2e-3)
         )

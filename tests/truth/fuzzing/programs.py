@@ -125,11 +125,6 @@ def random_program(seed: int) -> Program:
     return _without_unread(_with_late_input(program, dice) if seed >= LATE else program)
 
 
-def from_text(text: str) -> Program:
-    """The program that a repr describes."""
-    return eval(text, {**vars(steps), "Program": Program, "Input": Input})
-
-
 def cuts(program: Program) -> Iterator[Program]:
     """Programs that are a little smaller, the much smaller ones first."""
     for end in range(1, len(program.steps)):
