@@ -101,6 +101,22 @@ def _called_in_loop(x: tf.Tensor, w: Weights) -> Any:
     return x
 
 
+def _maximum_in_loop(x: tf.Tensor, w: Weights) -> Any:
+    """Maxima of float32 values that a product reads; the gradient, another loop, compares both."""
+    for _ in tf.range(5):
+        most = tf.reduce_max(tf.exp(tf.tanh(x)), -1, keepdims=True)
+        x = tf.matmul(tf.matmul(most, w.first[:1]), w.second)
+    return x
+
+
+def _maximum_in_branch(x: tf.Tensor, w: Weights) -> Any:
+    x = tf.matmul(x, w.first)
+    if tf.reduce_sum(x) > -1e30:
+        most = tf.reduce_max(tf.exp(tf.tanh(x)), -1, keepdims=True)
+        x = tf.matmul(most, w.second[:1])
+    return tf.matmul(x, w.second)
+
+
 BODIES: dict[str, Body] = {
     function.__name__.strip("_").replace("_", " "): function
     for function in (
@@ -112,6 +128,8 @@ BODIES: dict[str, Body] = {
             _attention_online,
             _branch_in_loop,
             _called_in_loop,
+            _maximum_in_loop,
+            _maximum_in_branch,
         ),
     )
 }
