@@ -19,20 +19,24 @@ product with another reader; control edges, preserved nodes and what the user's 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from amp_tf.graph.attributes import value_of, whole_number
 from amp_tf.graph.datatypes import Node
-from amp_tf.graph.edits import Edits, NewNode, Reop, Tensor, attribute
-from amp_tf.graph.names import FreshNames
+from amp_tf.graph.edits import Edits, Reop, Tensor, attribute
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
 from amp_tf.oplists.cost_tables import BATCHED
-from amp_tf.rewriting.folding import kept_nodes, may_change, reshaping
-from amp_tf.rewriting.form import Form
+from amp_tf.rewriting.folding import kept_nodes, may_change, reshape
+from amp_tf.rewriting.form import Form, NewNodes
 
 SUFFIX = "AmpTfMerge"  #: ends the names of new nodes
-#: The attributes of a BatchMatMulV2 that a MatMul lacks.
-_BATCHED_ONLY = ("adj_x", "adj_y", "grad_x", "grad_y")
+#: The attributes of the product of matrices; those of a BatchMatMulV2 that it lacks go.
+_OF_MATRICES: Mapping[str, Any] = {
+    **dict.fromkeys(("adj_x", "adj_y", "grad_x", "grad_y")),
+    "transpose_a": attribute(b=True),
+    "transpose_b": attribute(b=False),
+}
 #: The attributes of a Sum that an Identity lacks.
 _SUM_ONLY = ("keep_dims", "Tidx")
 
@@ -40,19 +44,48 @@ _SUM_ONLY = ("keep_dims", "Tidx")
 def merge(form: Form) -> Form:
     """Merges all batched products of which only the sum over the examples is read."""
     view = form.view
-    edges = view.edges
-    is_sum = view.mask_with(("Sum",))
-    summed = edges.at(view.mask_with(BATCHED)[edges.src_node] & is_sum[edges.dst_node])
-    if not len(summed):
+    summed = []
+    for total in view.nodes_with(("Sum",)):
+        product, _ = view.inputs(total)[0]
+        if view.ops[product] in BATCHED:
+            summed.append((product, total))
+    if not summed:
         return form
     kept = kept_nodes(form)
-    merging = _Merging(form)
-    for product, total in summed.rows("src_node", "dst_node"):
-        if view.only_reader(product) is None:
+    new = NewNodes(view, SUFFIX)
+    rows: dict[Tensor, Tensor] = {}  # by the tensor of which they are made
+    reops: list[Reop] = []
+    # Nodes that give another shape, each with a node whose result has as many elements.
+    models: dict[str, Node] = {}
+    for product, total in summed:
+        if view.only_reader(product) is None or not may_change(view, kept, product, total):
             continue
-        if may_change(view, kept, product, total) and _sums_examples(form, product, total):
-            merging.merge(product, total)
-    return form.then(merging.edits(), merging.models)
+        if not _sums_examples(form, product, total):
+            continue
+        for tensor in view.inputs(product):
+            if tensor not in rows:
+                rows[tensor] = _as_rows(form, new, tensor)
+        inputs = tuple(rows[tensor] for tensor in view.inputs(product))
+        shapes = view.protos[total].attr.get(SHAPES_ATTR)
+        reops.append(Reop(product, "MatMul", {**_OF_MATRICES, SHAPES_ATTR: shapes}, inputs))
+        reops.append(Reop(total, "Identity", dict.fromkeys(_SUM_ONLY), ((product, 0),)))
+        # The Reshape behind has a shape, too, where the dimensions of the sum are computed.
+        model = total
+        readers = view.readers(total)
+        if readers and shape_of(form.shapes, view.names[total]) is None:
+            model, _ = readers[0]
+        models[view.names[product]] = model
+    edits = Edits(reops=tuple(reops), new=tuple(new.nodes))
+    return form.then(edits, {**models, **new.models})
+
+
+def _as_rows(form: Form, new: NewNodes, tensor: Tensor) -> Tensor:
+    """Returns a tensor, [examples, n, k], as [examples · n, k]."""
+    source, port = tensor
+    shape = shape_of(form.shapes, form.view.names[source], port)
+    assert shape is not None
+    model = source if port == 0 else None
+    return reshape(form.view, new, tensor, (-1, shape[-1]), source, model)
 
 
 def _sums_examples(form: Form, product: Node, total: Node) -> bool:
@@ -101,54 +134,3 @@ def _have_equal_examples(first: Shape | None, second: Shape | None) -> bool:
     if first[2] <= 0 or second[2] <= 0 or -1 in first:
         return False
     return first[:2] == second[:2]
-
-
-class _Merging:
-    """Collects the edits of all products.
-
-    Attributes:
-        models: by the name of each node that is new or has another shape, a node whose result has
-            as many elements.
-    """
-
-    def __init__(self, form: Form) -> None:
-        self.models: dict[str, Node] = {}
-        self._form = form
-        self._names = FreshNames(form.view.names, SUFFIX)
-        self._reops: list[Reop] = []
-        self._new: list[NewNode] = []
-        self._rows: dict[Tensor, Tensor] = {}
-
-    def edits(self) -> Edits:
-        """What changes in the graph."""
-        return Edits(reops=tuple(self._reops), new=tuple(self._new))
-
-    def merge(self, product: Node, total: Node) -> None:
-        """Makes a batched product one of two matrices, and the sum of its results an Identity."""
-        view = self._form.view
-        rows = tuple(self._as_rows(tensor) for tensor in view.inputs(product))
-        attributes: dict[str, Any] = dict.fromkeys(_BATCHED_ONLY)
-        attributes["transpose_a"] = attribute(b=True)
-        attributes["transpose_b"] = attribute(b=False)
-        attributes[SHAPES_ATTR] = view.protos[total].attr.get(SHAPES_ATTR)
-        self._reops.append(Reop(product, "MatMul", attributes, rows))
-        self._reops.append(Reop(total, "Identity", dict.fromkeys(_SUM_ONLY), ((product, 0),)))
-        # The Reshape behind has a shape, too, where the dimensions of the sum are computed.
-        readers = view.readers(total)
-        is_known = shape_of(self._form.shapes, view.names[total]) is not None
-        self.models[view.names[product]] = readers[0][0] if readers and not is_known else total
-
-    def _as_rows(self, tensor: Tensor) -> Tensor:
-        """Returns the tensor, [examples, n, k], as [examples · n, k]; made once for each tensor."""
-        if tensor not in self._rows:
-            view = self._form.view
-            source, port = tensor
-            shape = shape_of(self._form.shapes, view.names[source], port)
-            assert shape is not None
-            number = view.node_count + len(self._new)
-            rows = (-1, shape[-1])
-            self._new += reshaping(view, self._names, tensor, rows, source, number)
-            if port == 0:
-                self.models[self._new[-1].name] = source
-            self._rows[tensor] = (number + 1, 0)
-        return self._rows[tensor]
