@@ -469,8 +469,7 @@ ENV_VARS: tuple[EnvVar, ...] = (
     EnvVar(
         f"{_PREFIX}LOG_PATH",
         "log_path",
-        "where to write each graph before and after, the op lists, and the reason for every node; "
-        "index.tsv says which files belong to which graph",
+        "where to write each graph before and after, the op lists, and the reason for every node",
     ),
     EnvVar(
         "AMP_TF_REPORT",

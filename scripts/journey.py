@@ -103,8 +103,9 @@ def _edits(edits: Any, view: Any) -> Iterator[str]:
 
     names = [*view.names, *(node.name for node in edits.new)]
     for retype in edits.retypes:
-        for node, attribute, _ in retype.each():
-            yield f"    Retype({names[node]}.{attribute}, {datatypes.type_name(retype.data_type)})"
+        for slot in retype.each():
+            data_type = datatypes.type_name(slot.data_type)
+            yield f"    Retype({names[slot.node]}.{slot.attribute}, {data_type})"
     for node in edits.new:
         sources = ", ".join(names[source] for source, _ in node.inputs)
         yield f"    NewNode({node.name}, {node.op}, {sources})"

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amp_tf.graph.datatypes import Indices, Mask, Node
-from amp_tf.graph.view import Adjacency, GraphView, compress
+from amp_tf.graph.view import Adjacency, compress
 
 SOURCE = 0
 SINK = 1
@@ -230,15 +230,3 @@ class Network:
                 path.append(ways[vertex][-1])
             else:
                 ways[vertex].pop()
-
-
-def control_links(view: GraphView) -> Indices:
-    """Returns the control edges, a row each: the node that comes first, and the one that waits."""
-    links = []
-    for number, proto in enumerate(view.protos):
-        if proto is None:
-            continue
-        for text in proto.input:
-            if text.startswith("^"):
-                links.append((view.number_of[text[1:]], number))
-    return np.array(links, np.int32).reshape(-1, 2)

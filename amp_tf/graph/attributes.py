@@ -54,12 +54,9 @@ def read_signatures(
 
 
 def nodes_with(protos: Sequence[Any], attr: str) -> Iterator[tuple[int, Any]]:
-    """Yields the number and the proto of each node that has an attribute.
-
-    ``None`` among the protos is skipped.
-    """
+    """Yields the number and the proto of each node that has an attribute."""
     for number, proto in enumerate(protos):
-        if proto is not None and attr in proto.attr:
+        if attr in proto.attr:
             yield number, proto
 
 

@@ -6,14 +6,17 @@ be, before that.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from amp_tf.graph.datatypes import Node, Port
-from amp_tf.graph.edits import Edits, Reop, Rewire, Wait
+from amp_tf.graph.edits import Edits, Reop, Rewire, SlotType, Wait
 from amp_tf.graph.protos import new_graph
 from amp_tf.graph.templates import Signature
+
+if TYPE_CHECKING:
+    from amp_tf.graph.view import GraphView
 
 
 def apply_to_graph(graph: Any, names: Sequence[str], edits: Edits) -> Any:
@@ -21,72 +24,52 @@ def apply_to_graph(graph: Any, names: Sequence[str], edits: Edits) -> Any:
     edited = type(graph)()
     edited.CopyFrom(graph)
     changes = _Changes(edits, names)
-    for number in changes.nodes():
-        if number < len(names):
-            changes.make(number, edited.node[number])
-    for number in range(len(names), len(names) + len(edits.new)):
-        changes.add(edited.node, number)
+    for number in changes.old_nodes():
+        changes.make(number, edited.node[number])
+    for number in changes.new_nodes():
+        changes.add(number, edited.node)
     return edited
 
 
 def apply_to_function(
-    function: Any,
-    names: Sequence[str],
-    signatures: Sequence[Signature],
-    edits: Edits,
-    signatures_after: Sequence[Signature],
+    function: Any, view: GraphView, edits: Edits, signatures: Sequence[Signature]
 ) -> Any:
     """Returns the FunctionDef once the edits are made; its own signature does not change.
 
     Args:
         function: the FunctionDef, which is not modified.
-        names: the names of its nodes, in the order of :func:`~amp_tf.graph.reader.read_function`.
-        signatures: the signatures of these nodes.
+        view: the view that was read of it.
         edits: what changes.
-        signatures_after: the signatures once the edits are made. New nodes behind the last of them
-            are casts.
+        signatures: the signatures once the edits are made. New nodes behind the last of them are
+            casts.
     """
     edited = type(function)()
     edited.CopyFrom(function)
     results = edited.signature.output_arg
     first_result = len(edited.signature.input_arg)
     first_node = first_result + len(results)
-    changes = _Changes(edits, names, signatures_after)
-    _rename_outputs(edited, changes, signatures)
-    for number in changes.nodes():
-        if number >= len(names):
-            continue  # it is new, and added with its edits
+    # Readers of a node whose outputs get other names are rewired to what they read.
+    renaming = []
+    given_anew = {reop.node for reop in edits.reops if reop.inputs is not None}
+    for node, before in enumerate(view.signatures):
+        if before.output_starts == signatures[node].output_starts:
+            continue
+        for reader, position in view.readers(node):
+            if reader not in given_anew:
+                renaming.append(Rewire(reader, position, *view.inputs(reader)[position]))
+    edits = dataclasses.replace(edits, rewires=(*renaming, *edits.rewires))
+    changes = _Changes(edits, view.names, signatures)
+    for number in changes.old_nodes():
         if number >= first_node:
             changes.make(number, edited.node_def[number - first_node])
             continue
-        *_, last = (edit for edit in changes.of(number) if isinstance(edit, Rewire))
-        result = results[number - first_result].name
-        edited.ret[result] = changes.text(last.src_node, last.src_port)
-    for number in range(len(names), len(names) + len(edits.new)):
-        changes.add(edited.node_def, number)
+        for edit in changes.of(number):
+            if isinstance(edit, Rewire):
+                result = results[number - first_result].name
+                edited.ret[result] = changes.text(edit.src_node, edit.src_port)
+    for number in changes.new_nodes():
+        changes.add(number, edited.node_def)
     return edited
-
-
-def _rename_outputs(function: Any, changes: _Changes, signatures: Sequence[Signature]) -> None:
-    """Rewrites the inputs and results of a FunctionDef that read a node whose outputs get other
-    names, because it gets another op.
-    """
-    renamed = changes.with_other_outputs(signatures)
-    if not renamed:
-        return
-
-    def after(text: str) -> str:
-        name, _, rest = text.partition(":")
-        if name not in renamed:
-            return text
-        node = renamed[name]
-        output, _, offset = rest.partition(":")
-        return changes.text(node, signatures[node].output_starts[output] + int(offset or "0"))
-
-    for node in function.node_def:
-        node.input[:] = map(after, node.input)
-    for result, text in function.ret.items():
-        function.ret[result] = after(text)
 
 
 class EditedNodes(Sequence[Any]):
@@ -97,38 +80,27 @@ class EditedNodes(Sequence[Any]):
 
     def __init__(self, original: Sequence[Any], names: Sequence[str], edits: Edits) -> None:
         self.original = original
-        self._added = len(edits.new)
         self._changes = _Changes(edits, names)
 
     def __len__(self) -> int:
-        return len(self.original) + self._added
+        return self._changes.new_nodes().stop
 
     def __getitem__(self, key: Any) -> Any:
-        if not 0 <= key < len(self):
-            raise IndexError(key)
-        if key < len(self.original):
-            original = self.original[key]
-            if original is None or not self._changes.of(key):
-                return original
+        is_new = key >= len(self.original)
+        if not is_new and not self._changes.of(key):
+            return self.original[key]
         protos = new_graph().node
-        if key < len(self.original):
+        if is_new:
+            self._changes.add(key, protos)
+        else:
             protos.append(self.original[key])  # a copy
             self._changes.make(key, protos[0])
-        else:
-            self._changes.add(protos, key)
         return protos[0]
-
-
-class _OneType(NamedTuple):
-    node: Node
-    attribute: str
-    place: int  #: in the attribute's list, -1 for a single type
-    data_type: int
 
 
 _CAST_OUTPUTS = {"y": 0}
 
-_Edit: TypeAlias = Reop | _OneType | Rewire | Wait
+_Edit: TypeAlias = Reop | SlotType | Rewire | Wait
 
 
 class _Changes:
@@ -145,12 +117,12 @@ class _Changes:
         self._first_new = len(names)
         self._new = edits.new
         self._signatures = signatures
-        types = (
-            _OneType(*one, retype.data_type) for retype in edits.retypes for one in retype.each()
-        )
-        kinds: tuple[Iterable[_Edit], ...] = (edits.reops, types, edits.rewires, edits.waits)
+        types: list[SlotType] = []
+        for retype in edits.retypes:
+            types += retype.each()
+        ordered: list[_Edit] = [*edits.reops, *types, *edits.rewires, *edits.waits]
         self._edits: dict[Node, list[_Edit]] = {}
-        for edit in itertools.chain.from_iterable(kinds):
+        for edit in ordered:
             self._edits.setdefault(edit.node, []).append(edit)
 
     def text(self, node: Node, port: Port) -> str:
@@ -166,25 +138,19 @@ class _Changes:
         output = [output for output, start in starts.items() if start <= port][-1]
         return f"{name}:{output}:{port - starts[output]}"
 
-    def with_other_outputs(self, signatures: Sequence[Signature]) -> dict[str, Node]:
-        """Returns the nodes, by name, whose outputs had other names by these signatures."""
-        assert self._signatures is not None
-        return {
-            self._names[node]: node
-            for node in self._edits
-            if node < self._first_new
-            and signatures[node].output_starts != self._signatures[node].output_starts
-        }
+    def old_nodes(self) -> list[Node]:
+        """Returns the nodes that were there and change, in order."""
+        return sorted(node for node in self._edits if node < self._first_new)
 
-    def nodes(self) -> list[int]:
-        """Returns the nodes that change, in order."""
-        return sorted(self._edits)
+    def new_nodes(self) -> range:
+        """Returns the nodes that are new."""
+        return range(self._first_new, len(self._names))
 
-    def of(self, number: int) -> Sequence[_Edit]:
+    def of(self, number: Node) -> Sequence[_Edit]:
         """Returns the edits of a node, in the order in which they are made."""
         return self._edits.get(number, ())
 
-    def make(self, number: int, proto: Any) -> None:
+    def make(self, number: Node, proto: Any) -> None:
         """Makes the edits of a node in its NodeDef."""
         for edit in self.of(number):
             if isinstance(edit, Rewire):
@@ -209,7 +175,7 @@ class _Changes:
             controls = [text for text in proto.input if text.startswith("^")]
             proto.input[:] = [*(self.text(*source) for source in edit.inputs), *controls]
 
-    def add(self, protos: Any, number: int) -> None:
+    def add(self, number: Node, protos: Any) -> None:
         """Adds a new node to a container of NodeDefs, and makes its edits."""
         node = self._new[number - self._first_new]
         inputs = [self.text(*source) for source in node.inputs]

@@ -15,16 +15,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from amp_tf.graph.datatypes import Indices, Mask, Node, Port
+from amp_tf.graph.datatypes import Indices, Node, Port
 
 Tensor = tuple[int, int]  #: a node and one of its output ports
 Reader = tuple[int, int]  #: a node and one of its data inputs
+
+
+class SlotType(NamedTuple):
+    """Gives one slot of a node another type; the place in a list is -1 for a single type."""
+
+    node: Node
+    attribute: str
+    place: int
+    data_type: int
 
 
 class Retype(NamedTuple):
@@ -34,17 +42,10 @@ class Retype(NamedTuple):
     slots: npt.NDArray[Any]
     data_type: int
 
-    def where(self, is_wanted: Mask) -> Retype:
-        """Returns some of the changes."""
-        return Retype(self.nodes[is_wanted], self.slots[is_wanted], self.data_type)
-
-    def each(self) -> Iterator[tuple[int, str, int]]:
-        """Yields each change: the node, the attribute, and the place in its list.
-
-        The place is -1 for a single type.
-        """
+    def each(self) -> Iterator[SlotType]:
+        """Yields the changes one by one."""
         for node, slot in zip(self.nodes.tolist(), self.slots, strict=True):
-            yield node, slot.attr, slot.index
+            yield SlotType(node, slot.attr, slot.index, self.data_type)
 
 
 class Reop(NamedTuple):
@@ -135,10 +136,12 @@ class Edits:
         Args:
             node_count: the number of old nodes; new ones are behind them.
         """
-        reoped = (reop.node for reop in self.reops)
-        retyped = (retype.nodes.tolist() for retype in self.retypes)
-        new = range(node_count, node_count + len(self.new))
-        return sorted({*reoped, *itertools.chain.from_iterable(retyped), *new})
+        remade = set(range(node_count, node_count + len(self.new)))
+        for reop in self.reops:
+            remade.add(reop.node)
+        for retype in self.retypes:
+            remade.update(retype.nodes.tolist())
+        return sorted(remade)
 
 
 NO_EDITS = Edits()

@@ -74,7 +74,8 @@ class _Place:
     Attributes:
         parts: the scopes that TensorFlow did not add, outermost first.
         named: those, and scopes that a loop, a branch or a layer may have opened.
-        layers: the recorded layers of the innermost scope that a layer opened.
+        layers: the recorded layers of the innermost scope that a layer opened; several where layers
+            of different graphs share it.
     """
 
     parts: tuple[str, ...]
@@ -114,14 +115,6 @@ class Scopes:
         """Forgets everything."""
         self._layers = {}
         self._places = {}
-
-    def around(self, name: str) -> tuple[KerasLayer, ...]:
-        """Returns the innermost layer in which a node was made.
-
-        There are several where layers of different graphs share the scope, none where no layer is
-        recorded.
-        """
-        return self.place(name).layers
 
     def paths(self) -> list[str]:
         """Returns the paths of all layers, each once."""
@@ -256,7 +249,7 @@ def _whole(name: str) -> str:
 
 def path_of(name: str) -> str:
     """Returns the recorded path of the innermost layer of a node, or an empty text."""
-    layers = recorded.around(name)
+    layers = recorded.place(name).layers
     if not layers:
         return ""
     return layers[0].path

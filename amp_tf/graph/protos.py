@@ -24,11 +24,10 @@ from amp_tf.graph.datatypes import Indices, Node
 
 #: Among the sources of inputs, a control input.
 CONTROL = -1
-#: Among the sources of inputs, a text that names no tensor; any smaller number is a control input
-#: that names no node.
+#: Among the sources of inputs, a text that names nothing.
 UNKNOWN = -2
-MAX_DIGITS = 9  #: The most digits of a port; no op has so many ports.
-_TENSOR = re.compile(rf"(.*):([0-9]{{1,{MAX_DIGITS}}})", re.DOTALL)
+NO_TENSOR = (UNKNOWN, 0)
+_TENSOR = re.compile(r"(.*):([0-9]{1,9})", re.DOTALL)  # no op has more ports
 # A node of so many bytes, a constant, is a kind of its own: comparing it would keep the bytes.
 _LARGE = 4096
 _PORT_BITS = 32
@@ -42,19 +41,13 @@ class Inputs:
 
     Attributes:
         counts: how many inputs each node has.
-        sources: the node that each input names, or :data:`CONTROL`, or :data:`UNKNOWN` or less.
-        ports: the output port that each input names.
+        sources: the node that each input names, or :data:`CONTROL`, or :data:`UNKNOWN`.
+        ports: the output port that each input names; of a control input, the node.
     """
 
     counts: Indices
     sources: Indices
     ports: Indices
-
-    @classmethod
-    def of(cls, texts: Sequence[Sequence[str]], sources: Any, ports: Any) -> Inputs:
-        """Makes them of the texts of all inputs, node by node, and of what these name."""
-        counts = np.array(list(map(len, texts)), np.int32)
-        return cls(counts, sources.astype(np.int32), ports.astype(np.int32))
 
     @functools.cached_property
     def readers(self) -> Indices:
@@ -106,7 +99,11 @@ def read_facts(nodes: Sequence[Any]) -> NodeFacts:
         devices=[sys.intern(node.device) for node in nodes],
         kinds=kinds.astype(np.int32).reshape(-1),
         firsts=firsts.tolist(),
-        inputs=Inputs.of(texts, ends >> _PORT_BITS, ends & _PORT_MASK),
+        inputs=Inputs(
+            counts=np.array(list(map(len, texts)), np.int32),
+            sources=(ends >> _PORT_BITS).astype(np.int32),
+            ports=(ends & _PORT_MASK).astype(np.int32),
+        ),
     )
 
 
@@ -123,10 +120,12 @@ class _Tensors(dict[str, int]):
     def __missing__(self, text: str) -> int:
         """Reads a text that is not the name of a node."""
         tensor = UNKNOWN << _PORT_BITS
+        found = _TENSOR.fullmatch(text)
         if text.startswith("^"):
-            source = CONTROL if text[1:] in self._nodes else UNKNOWN - 1
-            tensor = source << _PORT_BITS
-        elif (found := _TENSOR.fullmatch(text)) and found[1] in self._nodes:
+            if text[1:] in self._nodes:
+                awaited = self._nodes[text[1:]] >> _PORT_BITS
+                tensor = (CONTROL << _PORT_BITS) + awaited
+        elif found and found[1] in self._nodes:
             tensor = self._nodes[found[1]] + int(found[2])
         self[text] = tensor
         return tensor

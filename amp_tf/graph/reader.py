@@ -10,10 +10,9 @@ read: its body is small, and it names tensors in its own way.
 from __future__ import annotations
 
 import collections
-import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,12 +20,12 @@ from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ARG_OP, BROKEN, place_of, read_signatures, read_types
 from amp_tf.graph.datatypes import Node, Port
-from amp_tf.graph.protos import CONTROL, MAX_DIGITS, UNKNOWN, Inputs, read_facts
+from amp_tf.graph.edits import attribute
+from amp_tf.graph.protos import CONTROL, NO_TENSOR, UNKNOWN, Inputs, new_graph, read_facts
 from amp_tf.graph.templates import Signature, Templates, fixed_slot
 from amp_tf.graph.view import GraphView
 
 RETVAL_OP = "_Retval"
-_Texts: TypeAlias = Callable[[Node], Sequence[str]]
 
 
 def read_graph(graph: Any, templates: Templates) -> GraphView:
@@ -37,9 +36,7 @@ def read_graph(graph: Any, templates: Templates) -> GraphView:
     """
     nodes = graph.node
     facts = read_facts(nodes)
-    if len(set(facts.names)) < len(facts.names):
-        counts = collections.Counter(facts.names)
-        raise _duplicate(next(name for name in facts.names if counts[name] > 1))
+    _check_unique(facts.names)
     firsts = [nodes[number] for number in facts.firsts]
     signatures = read_signatures(firsts, templates)
     view = GraphView.of(
@@ -51,84 +48,98 @@ def read_graph(graph: Any, templates: Templates) -> GraphView:
         devices=facts.devices,
         protos=nodes,
     )
-    _check_names(view)
-    return _connected(view, facts.inputs, lambda node: nodes[node].input)
+    return _connected(view, facts.inputs)
 
 
 def read_function(function: Any, templates: Templates) -> GraphView:
     """Reads a FunctionDef: the nodes are its arguments, its results, and then those of its body.
 
+    Arguments and results get NodeDefs of their own, as they have in a function's graph.
+
     Raises:
         GraphError: the function is broken, or its types are parameters of the call.
     """
     title = function.signature.name
-    body = list(function.node_def)
-    argument_names = [arg.name for arg in function.signature.input_arg]
-    result_names = [arg.name for arg in function.signature.output_arg]
-    body_names = [node.name for node in body]
-    ends = [_boundary(arg, ARG_OP, title) for arg in function.signature.input_arg]
-    ends += [_boundary(arg, RETVAL_OP, title) for arg in function.signature.output_arg]
-    number_of: dict[str, Node] = {}
-    for number, name in (*enumerate(argument_names), *enumerate(body_names, len(ends))):
-        if name in number_of:
-            raise _duplicate(name, title)
-        number_of[name] = number
+    arguments = function.signature.input_arg
+    results = function.signature.output_arg
+    body = function.node_def
+    ends = _ends_of(function)
+    _check_unique([*(arg.name for arg in arguments), *(node.name for node in body)], title)
+    signatures = [_boundary(arg, ARG_OP, title) for arg in arguments]
+    signatures += [_boundary(arg, RETVAL_OP, title) for arg in results]
+    types = [signature.slots[0].fixed for signature in signatures]
     inner = read_signatures(body, templates, title)
-    types = [signature.slots[0].fixed for signature in ends]
+    signatures += inner
     types += read_types(body, inner, title)
-    names = argument_names + [f"{title}/{name}" for name in result_names] + body_names
-    devices = [sys.intern(node.device) for node in body]
-    argument_attributes = []
-    for number in range(len(argument_names)):
-        is_there = number in function.arg_attr  # an index would add it
-        argument_attributes.append(function.arg_attr[number].attr if is_there else {})
+    protos = [*ends, *body]
     view = GraphView.of(
-        ends + inner,
-        np.arange(len(names), dtype=np.int32),
+        signatures,
+        np.arange(len(protos), dtype=np.int32),
         types,
         function=title,
-        names=names,
-        devices=[""] * len(ends) + devices,
-        protos=[None] * len(ends) + body,
-        argument_attributes=argument_attributes,
+        names=[proto.name for proto in protos],
+        devices=[sys.intern(proto.device) for proto in protos],
+        protos=protos,
     )
-    _check_names(view)
-    texts: list[Sequence[str]] = [()] * len(argument_names)
-    for name in result_names:
-        if name not in function.ret:
-            raise GraphError(
-                f"result {name!r} has no tensor", where=f"function {title!r}", fix=BROKEN
-            )
-        texts.append([function.ret[name]])
-    texts += [node.input[:] for node in body]
-    all_texts = itertools.chain.from_iterable(texts)
-    found = [_resolve(text, number_of, view.signatures) for text in all_texts]
+    tensors = _tensors_of(view)
+    counts = []
+    found = []
+    for proto in protos:
+        counts.append(len(proto.input))
+        for text in proto.input:
+            found.append(tensors.get(text, NO_TENSOR))
     sources, ports = np.array(found, np.int32).reshape(-1, 2).T
-    return _connected(view, Inputs.of(texts, sources, ports), texts.__getitem__)
+    return _connected(view, Inputs(np.array(counts, np.int32), sources, ports))
 
 
-def _resolve(
-    text: str, number_of: Mapping[str, Node], signatures: Sequence[Signature]
-) -> tuple[Node, Port]:
-    """Reads the text of an input of a function's node: the node that it names, and the port.
+def _ends_of(function: Any) -> Any:
+    """Makes NodeDefs of a function's arguments and results.
 
-    It is ``argument``, ``argument:0``, ``node:output argument``, ``node:output argument:number`` or
-    ``^node``. The node is ``CONTROL`` or ``UNKNOWN`` as in :mod:`amp_tf.graph.protos`.
+    A result reads its tensor, and is named after the function, because a node of the body may have
+    the result's own name.
     """
-    if text[:1] == "^":
-        return (CONTROL if text[1:] in number_of else UNKNOWN - 1), 0
-    name, _, rest = text.partition(":")
-    output, _, offset = rest.partition(":")
-    if name not in number_of:
-        return UNKNOWN, 0
-    node = number_of[name]
-    signature = signatures[node]
-    if signature.op == ARG_OP and rest in ("", "0"):
-        return node, 0
-    start = signature.output_starts.get(output)  # an argument has none
-    if start is None or not (offset or "0").isdecimal() or len(offset) > MAX_DIGITS:
-        return UNKNOWN, 0
-    return node, start + int(offset or "0")
+    title = function.signature.name
+    ends = new_graph().node
+    for number, arg in enumerate(function.signature.input_arg):
+        argument = ends.add(name=arg.name, op=ARG_OP)
+        if number in function.arg_attr:  # an index would add it
+            argument.attr.MergeFrom(function.arg_attr[number].attr)
+        argument.attr["index"].CopyFrom(attribute(i=number))
+    for arg in function.signature.output_arg:
+        if arg.name not in function.ret:
+            what = f"result {arg.name!r} has no tensor"
+            raise GraphError(what, where=f"function {title!r}", fix=BROKEN)
+        ends.add(name=f"{title}/{arg.name}", op=RETVAL_OP, input=[function.ret[arg.name]])
+    return ends
+
+
+def _tensors_of(view: GraphView) -> dict[str, tuple[Node, Port]]:
+    """Returns the node and the port of each text that may name an input in a function.
+
+    The texts are ``argument``, ``argument:0``, ``node:output argument``, ``node:output
+    argument:number`` and ``^node``.
+    """
+    found = {}
+    for node, name in enumerate(view.names):
+        signature = view.signatures[node]
+        found[f"^{name}"] = (CONTROL, node)
+        if signature.op == ARG_OP:
+            found[name] = (node, 0)
+            found[f"{name}:0"] = (node, 0)
+        ends = [*signature.output_starts.values(), len(signature.outputs)]
+        for number, (output, start) in enumerate(signature.output_starts.items(), 1):
+            for port in range(start, ends[number]):
+                found.setdefault(f"{name}:{output}", (node, port))
+                found[f"{name}:{output}:{port - start}"] = (node, port)
+    return found
+
+
+def _check_unique(names: Sequence[str], function: str = "") -> None:
+    """Refuses two nodes of one name."""
+    if len(set(names)) == len(names):
+        return
+    (name, _), *_ = collections.Counter(names).most_common(1)
+    raise GraphError("two nodes have this name", where=place_of(function, name), fix=BROKEN)
 
 
 def _check_names(view: GraphView) -> None:
@@ -144,20 +155,18 @@ def _check_names(view: GraphView) -> None:
     raise GraphError(what, where=where, fix=BROKEN)
 
 
-def _connected(view: GraphView, inputs: Inputs, texts: _Texts) -> GraphView:
-    """Returns the view with its data edges.
-
-    Args:
-        view: the view.
-        inputs: the inputs of its nodes.
-        texts: gives the texts of a node's inputs, for a message.
+def _connected(view: GraphView, inputs: Inputs) -> GraphView:
+    """Returns the view with its edges.
 
     Raises:
-        GraphError: an input names nothing, a port does not exist, a data input comes after a
-            control input, a node has not as many inputs as its op expects, or the types at the ends
-            of an edge differ.
+        GraphError: a name holds control characters, an input names nothing, a port does not exist,
+            a data input comes after a control input, a node has not as many inputs as its op
+            expects, or the types at the ends of an edge differ.
     """
-    _check_texts(view, inputs, texts)
+    _check_names(view)
+    _check_texts(view, inputs)
+    is_control = inputs.sources == CONTROL
+    controls = np.stack([inputs.ports[is_control], inputs.readers[is_control]], axis=1)
     data = np.flatnonzero(inputs.sources >= 0)
     src_node = inputs.sources[data]
     src_port = inputs.ports[data]
@@ -179,7 +188,7 @@ def _connected(view: GraphView, inputs: Inputs, texts: _Texts) -> GraphView:
             node,
             f"{signature.op} expects {len(signature.inputs)} data input(s) and has {counts[node]}",
         )
-    connected = view.connected(src_node, src_port, dst_node, inputs.positions[data])
+    connected = view.connected(src_node, src_port, dst_node, inputs.positions[data], controls)
     edges = connected.edges
     types = np.asarray(view.dtypes, np.int32)
     for edge in np.flatnonzero(types[edges.src_unit] != types[edges.dst_unit]):
@@ -195,16 +204,16 @@ def _connected(view: GraphView, inputs: Inputs, texts: _Texts) -> GraphView:
     return connected
 
 
-def _check_texts(view: GraphView, inputs: Inputs, texts: _Texts) -> None:
+def _check_texts(view: GraphView, inputs: Inputs) -> None:
     """Refuses an input that names nothing, and a data input after a control input."""
     sources = inputs.sources
     readers = inputs.readers
     is_behind_control = (sources[:-1] < 0) & (readers[:-1] == readers[1:])
     late = 1 + np.flatnonzero(is_behind_control & (sources[1:] >= 0))
-    for place in (*np.flatnonzero(sources <= UNKNOWN), *late):
+    for place in (*np.flatnonzero(sources == UNKNOWN), *late):
         reader = int(readers[place])
         position = int(inputs.positions[place])
-        text = texts(reader)[position]
+        text = view.protos[reader].input[position]
         if sources[place] >= 0:
             what = f"data input {text!r} comes after a control input"
         elif text[:1] == "^":
@@ -238,7 +247,3 @@ def _boundary(arg: Any, op: str, function: str) -> Signature:
         has_refs=arg.is_ref,
         holds_functions=False,
     )
-
-
-def _duplicate(name: str, function: str = "") -> GraphError:
-    return GraphError("two nodes have this name", where=place_of(function, name), fix=BROKEN)

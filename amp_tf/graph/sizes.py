@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from amp_tf.graph.algorithms import control_links, flood, heaviest_ends
+from amp_tf.graph.algorithms import flood, heaviest_ends
 from amp_tf.graph.attributes import nodes_with
 from amp_tf.graph.datatypes import SIZES, Indices, Mask, Node, Unit
 from amp_tf.graph.edits import Tensor
@@ -156,21 +156,18 @@ class Lifetimes:
     @classmethod
     def of(cls, view: GraphView, shapes: Shapes) -> Lifetimes:
         """Estimates the live ranges of a graph's tensors."""
-        edges = view.edges
-        waits = control_links(view)
-        sources = np.concatenate([edges.src_node, waits[:, 0]])
-        readers = np.concatenate([edges.dst_node, waits[:, 1]])
+        sources, readers = view.links
         is_forward = ~view.mask_with(LOOP_CLOSERS)[sources]
-        links = sources[is_forward], readers[is_forward]
+        sources = sources[is_forward]
+        readers = readers[is_forward]
         every = np.ones(view.node_count, np.bool_)
-        times = heaviest_ends(every, *links, np.ones(view.node_count, np.int64))
-        order = Adjacency(*links, view.node_count)
-
+        times = heaviest_ends(every, sources, readers, np.ones(view.node_count, np.int64))
+        order = Adjacency(sources, readers, view.node_count)
         # Ops that move no data pass their first input on.
-        passing = edges.at(view.mask_with(FREE)[edges.dst_node] & (edges.dst_position == 0))
         passed = {}
-        for node, source, port in passing.rows("dst_node", "src_node", "src_port"):
-            passed[node] = (source, port)
+        for node in view.nodes_with(FREE):
+            if view.inputs(node):
+                passed[node] = view.inputs(node)[0]
         owners: dict[Tensor, Tensor] = {}
         for node in sorted(passed, key=times.__getitem__):
             owners[node, 0] = owners.get(passed[node], passed[node])
@@ -178,7 +175,7 @@ class Lifetimes:
         units = {}
         reads: dict[Tensor, list[tuple[Unit, Node, Unit]]] = {}
         columns = ("src_node", "src_port", "dst_node", "dst_position", "src_unit", "dst_unit")
-        for node, port, reader, position, src_unit, dst_unit in edges.rows(*columns):
+        for node, port, reader, position, src_unit, dst_unit in view.edges.rows(*columns):
             tensor = (node, port)
             units[tensor] = src_unit
             if position or reader not in passed:

@@ -7,8 +7,7 @@ the inputs it expects, that control inputs come last and that types agree on eve
 New types and casts are judged without their plan. Other edits are not: with them, the graph must
 be the one that was painted. The edges of that come from
 :meth:`~amp_tf.graph.view.GraphView.after`, which works with numbers and change by change; the
-editor writes names, and makes all changes at once. Its control inputs come from the edits. For ops
-and attributes both ask the editor.
+editor writes names, and makes all changes at once. For ops and attributes both ask the editor.
 
 All rows look at arrays or lists as a whole. In a graph whose nodes read what they read before,
 apart from casts, there is no new cycle. Cycles are searched only where edits made nodes read
@@ -24,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from amp_tf.graph.algorithms import control_links, is_sorted
+from amp_tf.graph.algorithms import is_sorted
 from amp_tf.graph.attributes import ROUNDED_ATTR, nodes_with
 from amp_tf.graph.datatypes import FLOAT, Indices, Mask
 from amp_tf.graph.edits import NO_EDITS, Edits
@@ -98,57 +97,43 @@ def _first_change(case: Case, what: str, before: Sequence[str], after: Sequence[
 
 def _no_new_cycle(case: Case) -> str:
     """Finds a node on a cycle, or behind one, unless the original graph had a cycle, too."""
-    new = case.after.protos[case.before.node_count :]
-    have_waits = bool(case.edits.waits) or any(map(_controls, new))
-    if not case.edits and not have_waits and not case.wrong_input:
+    is_same = len(case.after.controls) == len(case.original.controls)
+    if not case.edits and is_same and not case.wrong_input:
         return ""
-    found = _on_cycles(case.after, have_waits)
-    if not found.any() or _on_cycles(case.original, have_waits).any():
+    found = _on_cycles(case.after)
+    if not found.any() or _on_cycles(case.original).any():
         return ""
     return f"{case.after.names[int(found.argmax())]!r} is on a cycle"
 
 
-def _on_cycles(view: GraphView, have_waits: bool) -> Mask:
+def _on_cycles(view: GraphView) -> Mask:
     """Returns the nodes on cycles that no NextIteration closes, and those behind them."""
-    sources = view.edges.src_node
-    readers = view.edges.dst_node
-    if have_waits:
-        controls = control_links(view)
-        sources = np.concatenate([sources, controls[:, 0]])
-        readers = np.concatenate([readers, controls[:, 1]])
+    sources, readers = view.links
     free = ~view.mask_with(LOOP_CLOSERS)[sources]
     return ~is_sorted(np.ones(view.node_count, np.bool_), sources[free], readers[free])
 
 
 def _waits_kept(case: Case) -> str:
-    """Finds a node, new or with more waits, that does not wait for exactly the planned nodes."""
-    names = case.before.names
-    protos = case.original.protos
-    planned = {}
-    for number, new in enumerate(case.edits.new, len(protos)):
-        planned[number] = [names[each] for each in new.after]
-    for wait in case.edits.waits:
-        if wait.node not in planned:  # then it is a node of the original graph
-            planned[wait.node] = _controls(protos[wait.node])
-        planned[wait.node].append(names[wait.after])
-    for node, waits in planned.items():
-        if _controls(case.after.protos[node]) != waits:
-            return f"{names[node]!r} waits for others than was planned"
-    return ""
+    """Finds a node that waits for others than was planned; casts are new, and may wait."""
+    kept = case.after.controls[:, 1] < case.before.node_count
+    found = set(map(tuple, case.after.controls[kept].tolist()))
+    wrong = found.symmetric_difference(map(tuple, case.before.controls.tolist()))
+    if not wrong:
+        return ""
+    _, node = min(wrong)
+    return f"{case.before.names[node]!r} waits for others than was planned"
 
 
-def _rest_kept(case: Case) -> str:
-    """Finds a node of which something changed that is neither a type nor a data input."""
-    before, after = case.before, case.after.protos
-    edited = set(case.edits.remade(case.original.node_count))
-    pairs = zip(case.original.protos, after, strict=False)
-    changed = [node for node, (old, new) in enumerate(pairs) if old != new]
-    for node in sorted(edited.union(changed)):
-        if _rest(before.protos[node]) != _rest(after[node]):
-            return (
-                f"an attribute that is not a type, or a control input, of {before.names[node]!r} "
-                "changed"
-            )
+def _attributes_kept(case: Case) -> str:
+    """Finds a node of which an attribute changed that gives no type."""
+    after = case.after.protos
+    changed = set(case.edits.remade(case.original.node_count))
+    for node, (old, new) in enumerate(zip(case.original.protos, after, strict=False)):
+        if old != new:
+            changed.add(node)
+    for node in sorted(changed):
+        if _attributes(case.before.protos[node]) != _attributes(after[node]):
+            return f"an attribute of {case.before.names[node]!r} that is not a type changed"
     return ""
 
 
@@ -176,17 +161,13 @@ def _roundings_made(case: Case) -> str:
     return ""
 
 
-def _rest(proto: Any) -> tuple[list[str], dict[str, bytes]]:
-    """Returns the control inputs of a NodeDef, and its attributes that give no types."""
+def _attributes(proto: Any) -> dict[str, bytes]:
+    """Returns the attributes of a NodeDef that give no types, serialized."""
     attributes = {}
     for key, value in proto.attr.items():
         if not value.type and not value.list.type:
             attributes[key] = value.SerializeToString(deterministic=True)
-    return _controls(proto), attributes
-
-
-def _controls(proto: Any) -> list[str]:
-    return [text[1:] for text in proto.input if text[:1] == "^"]
+    return attributes
 
 
 #: The checks; each returns a sentence on the first violation, or an empty text.
@@ -199,7 +180,7 @@ CHECKS: Mapping[str, Callable[[Case], str]] = {
     "no new cycle": _no_new_cycle,
     "inputs kept": lambda case: case.wrong_input,
     "waits kept": _waits_kept,
-    "rest kept": _rest_kept,
+    "attributes kept": _attributes_kept,
     "roundings made": _roundings_made,
 }
 

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 from array import array
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,10 +26,11 @@ from amp_tf.graph.attributes import (
     place_of,
     read_signatures,
     read_types,
+    value_of,
 )
 from amp_tf.graph.datatypes import Indices, Mask, Node, Port, Unit
 from amp_tf.graph.editor import EditedNodes
-from amp_tf.graph.edits import Edits, NewNode, Reader, Retype, Tensor, having
+from amp_tf.graph.edits import Edits, Reader, Retype, Tensor
 from amp_tf.graph.templates import Signature, Slot, Templates
 
 
@@ -76,6 +77,10 @@ class Edges:
 
 
 NO_EDGES = Edges(*[np.zeros(0, np.int32)] * 6)
+
+
+def _no_controls() -> Indices:
+    return np.zeros((0, 2), np.int32)
 
 
 class Adjacency:
@@ -141,8 +146,8 @@ class GraphView:
 
     Attributes:
         function: the function's name, empty for a graph.
-        protos: the NodeDef of each node; ``None`` for a function's arguments and results, which
-            come first. A graph's are its own container, which makes a Python object at each access.
+        protos: the NodeDef of each node; a function's arguments and results come first. A graph's
+            are its own container, which makes a Python object at each access.
         kinds: the number of each node's kind; nodes of one kind differ in name, device, inputs and
             TensorFlow's own marks alone.
         of_kind: the signature of each kind.
@@ -150,7 +155,8 @@ class GraphView:
         slot_of_unit: for each unit, the number of its slot among the slots of all kinds, one kind
             after the other.
         dtypes: the ``DataType`` number of each unit.
-        argument_attributes: the attributes of a function's arguments, which have no NodeDef.
+        edges: the data edges.
+        controls: the control edges, a row each: the node that comes first, and the one that waits.
     """
 
     function: str
@@ -165,7 +171,7 @@ class GraphView:
     slot_of_unit: Indices
     dtypes: array[int]
     edges: Edges = NO_EDGES
-    argument_attributes: Sequence[Mapping[str, Any]] = ()
+    controls: Indices = dataclasses.field(default_factory=_no_controls)
 
     @classmethod
     def of(
@@ -205,7 +211,12 @@ class GraphView:
         return inputs, outputs
 
     def connected(
-        self, src_node: Indices, src_port: Indices, dst_node: Indices, dst_position: Indices
+        self,
+        src_node: Indices,
+        src_port: Indices,
+        dst_node: Indices,
+        dst_position: Indices,
+        controls: Indices,
     ) -> GraphView:
         """Returns the view with edges between output ports and data inputs, which must exist."""
         base = np.asarray(self.base, np.int32)
@@ -213,7 +224,7 @@ class GraphView:
         src_unit = base[src_node] + outputs.at(self.kinds[src_node], src_port)
         dst_unit = base[dst_node] + inputs.at(self.kinds[dst_node], dst_position)
         edges = Edges(src_node, src_port, dst_node, dst_position, src_unit, dst_unit)
-        return dataclasses.replace(self, edges=edges)
+        return dataclasses.replace(self, edges=edges, controls=controls)
 
     @property
     def node_count(self) -> int:
@@ -282,6 +293,11 @@ class GraphView:
     def units(self, node: Node) -> range:
         return range(self.base[node], self.base[node + 1])
 
+    def input_units(self, node: Node) -> list[Unit]:
+        """Returns the unit of each data input of a node."""
+        first = self.base[node]
+        return [first + slot for slot in self.signatures[node].inputs]
+
     def output_units(self, node: Node) -> list[Unit]:
         """Returns the unit of each output port of a node."""
         first = self.base[node]
@@ -320,6 +336,19 @@ class GraphView:
         return readers[0][0]
 
     @functools.cached_property
+    def links(self) -> tuple[Indices, Indices]:
+        """The sources and the readers of all edges, control edges included."""
+        first, waiting = self.controls.T
+        sources = np.concatenate([self.edges.src_node, first])
+        readers = np.concatenate([self.edges.dst_node, waiting])
+        return sources, readers
+
+    def awaited(self, node: Node) -> list[Node]:
+        """Returns the nodes that a node waits for, by its control inputs."""
+        first, waiting = self.controls.T
+        return first[waiting == node].tolist()  # type: ignore[no-any-return]
+
+    @functools.cached_property
     def _inward(self) -> tuple[list[int], list[Tensor]]:
         """The starts of each node's inputs, and the tensors that all inputs read."""
         nodes = np.arange(self.node_count + 1, dtype=np.int32)
@@ -340,19 +369,15 @@ class GraphView:
 
         They are those before the first tensor or variable that a trace captured.
         """
-        attributes = dict(enumerate(self.argument_attributes))
-        if not self.function:
-            arguments = self.nodes_with((ARG_OP,))
-            arguments.sort(key=lambda node: self.protos[node].attr["index"].i)
-            attributes = {node: self.protos[node].attr for node in arguments}
-
-        def is_given(node: Node) -> bool:
-            if USER_NAME not in attributes[node]:
-                return False
-            name = attributes[node][USER_NAME].s
-            return bool(name) and not name.isdigit() and name != CAPTURED
-
-        return list(itertools.takewhile(is_given, attributes))
+        arguments = self.nodes_with((ARG_OP,))
+        arguments.sort(key=lambda node: value_of(self.protos[node], "index").i)
+        given = []
+        for node in arguments:
+            name = value_of(self.protos[node], USER_NAME).s
+            if not name or name.isdigit() or name == CAPTURED:
+                break
+            given.append(node)
+        return given
 
     def where(self, node: Node) -> str:
         """Returns the place of a node, for a message."""
@@ -360,23 +385,11 @@ class GraphView:
 
     def retyped(self, units: Sequence[Unit] | Indices, data_type: int) -> Retype:
         """Returns the edit that gives some units a type."""
-        slots = np.array([slot for kind in self.of_kind for slot in kind.slots], object)
+        slots: list[Slot] = []
+        for kind in self.of_kind:
+            slots += kind.slots
         nodes = np.asarray(self.unit_nodes, np.int32)[units]
-        return Retype(nodes, self.of_slots(slots)[units], data_type)
-
-    def copied(
-        self, model: Node, name: str, inputs: Iterable[Tensor], after: tuple[Node, ...]
-    ) -> NewNode:
-        """Returns a new node like a model, on its device.
-
-        Args:
-            model: the node whose op and attributes it gets.
-            name: its name.
-            inputs: the tensors that it reads.
-            after: the nodes that it waits for.
-        """
-        attributes = having(**self.protos[model].attr)
-        return NewNode(name, self.ops[model], self.devices[model], tuple(inputs), after, attributes)
+        return Retype(nodes, self.of_slots(np.array(slots, object))[units], data_type)
 
     def after(self, edits: Edits, templates: Templates) -> GraphView:
         """Returns the view of the edited graph, of which no bytes exist yet."""
@@ -387,7 +400,8 @@ class GraphView:
         signatures = read_signatures(made, templates, self.function)
         kinds = np.concatenate([self.kinds, np.zeros(len(edits.new), np.int32)])
         kinds[remade] = np.arange(len(self.of_kind), len(self.of_kind) + len(made))
-        types = np.zeros(sum(len(kind.slots) for kind in self.of_kind), np.int32)
+        slot_count = sum(len(kind.slots) for kind in self.of_kind)
+        types = np.zeros(slot_count, np.int32)
         types[self.slot_of_unit] = self.dtypes
         after = GraphView.of(
             [*self.of_kind, *signatures],
@@ -397,34 +411,51 @@ class GraphView:
             names=[*self.names, *(node.name for node in edits.new)],
             devices=[*self.devices, *(node.device for node in edits.new)],
             protos=nodes,
-            argument_attributes=self.argument_attributes,
         )
-        return after.connected(*self._ends_after(edits))
-
-    def _ends_after(self, edits: Edits) -> Iterable[Indices]:
-        """Returns the data edges once the edits are made: sources, ports, readers and positions."""
-        given = {reop.node: reop.inputs for reop in edits.reops if reop.inputs is not None}
-        kept = self.edges.at(~np.isin(self.edges.dst_node, list(given)))
+        waits: list[tuple[Node, Node]] = [(wait.after, wait.node) for wait in edits.waits]
         for number, node in enumerate(edits.new, self.node_count):
-            given[number] = node.inputs
-        added = []
+            waits += [(awaited, number) for awaited in node.after]
+        added = np.array(waits, np.int32).reshape(-1, 2)
+        controls = np.concatenate([self.controls, added])
+        src_node, src_port, dst_node, dst_position = self._ends_after(edits)
+        return after.connected(src_node, src_port, dst_node, dst_position, controls)
+
+    def _ends_after(self, edits: Edits) -> Indices:
+        """Returns the data edges once the edits are made: four columns as of :meth:`connected`."""
+        # The inputs of nodes that are new or read something else.
+        given: dict[Node, list[Tensor]] = {}
+        for reop in edits.reops:
+            if reop.inputs is not None:
+                given[reop.node] = list(reop.inputs)
+        for number, node in enumerate(edits.new, self.node_count):
+            given[number] = list(node.inputs)
+        for rewire in edits.rewires:
+            if rewire.node not in given:
+                inward = self.edges.into(rewire.node)
+                given[rewire.node] = list(inward.rows("src_node", "src_port"))
+            given[rewire.node][rewire.position] = (rewire.src_node, rewire.src_port)
+        rows = []
         for number, inputs in given.items():
             for position, (source, port) in enumerate(inputs):
-                added.append((source, port, number, position))
+                rows.append((source, port, number, position))
+        kept = self.edges.at(~np.isin(self.edges.dst_node, list(given)))
         before = np.array([kept.src_node, kept.src_port, kept.dst_node, kept.dst_position])
-        columns = np.concatenate([before, np.array(added, np.int32).reshape(-1, 4).T], axis=1)
-        by_reader = np.argsort(columns[2], kind="stable")
-        src_node, src_port, dst_node, dst_position = columns[:, by_reader]
-        for rewire in edits.rewires:
-            place = np.searchsorted(dst_node, rewire.node) + rewire.position
-            src_node[place], src_port[place] = rewire.src_node, rewire.src_port
-        return src_node, src_port, dst_node, dst_position
+        added = np.array(rows, np.int32).reshape(-1, 4).T
+        ends: Indices = np.concatenate([before, added], axis=1)
+        return ends[:, np.argsort(ends[2], kind="stable")]
 
     def detached(self) -> GraphView:
         """Returns the view without its protos and edges, which are most of its memory."""
         base = np.asarray(self.base, np.int32)
         none = np.zeros(0, np.int32)
-        return dataclasses.replace(self, protos=[], base=base, slot_of_unit=none, edges=NO_EDGES)
+        return dataclasses.replace(
+            self,
+            protos=[],
+            base=base,
+            slot_of_unit=none,
+            edges=NO_EDGES,
+            controls=_no_controls(),
+        )
 
 
 def _figures_of(constant: Any) -> tuple[int, Any, Any]:

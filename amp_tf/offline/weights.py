@@ -529,7 +529,7 @@ def _function_after(function: Any, body: Body, changes: _Changes) -> Any:
     signatures = list(view.signatures)
     for reop in edits.reops:
         signatures[reop.node] = gate
-    after = apply_to_function(function, view.names, view.signatures, edits, signatures)
+    after = apply_to_function(function, view, edits, signatures)
     for change, data_type in changes:
         if change.kind == "argument":
             after.signature.input_arg[change.number].type = data_type

@@ -18,9 +18,10 @@ import numpy as np
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
-from amp_tf.graph.attributes import ROUNDED_ATTR, nodes_with
+from amp_tf.graph.attributes import ARG_OP, ROUNDED_ATTR, nodes_with
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.names import SPLIT_SUFFIX, Matcher, matcher, whole_of
+from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.sizes import NO_SHAPES, Shapes, shape_of
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import GraphView
@@ -107,7 +108,7 @@ def find_obstacles(
         elif value in (SCOPE_F16, precision):
             forced[node] = Code.FORCED_BY_SCOPE
     if view.function:  # its arguments and results keep their types
-        ends = (node for node, proto in enumerate(view.protos) if proto is None)
+        ends = view.nodes_with((ARG_OP, RETVAL_OP))
         code_of.update(dict.fromkeys(ends, Code.PRESERVED))
     named = _find_named(view, config.force_f16, fused, matched)
     forced.update(dict.fromkeys(named, Code.FORCED_BY_NAME))

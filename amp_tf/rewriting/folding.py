@@ -49,17 +49,15 @@ name.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeGuard
 
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import control_links
 from amp_tf.graph.datatypes import Node, Port
-from amp_tf.graph.edits import Edits, NewNode, Reader, Reop, Rewire, Tensor, attribute, having
-from amp_tf.graph.names import FreshNames
+from amp_tf.graph.edits import Edits, Reader, Reop, Rewire, Tensor, attribute
 from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
@@ -68,7 +66,7 @@ from amp_tf.oplists.fusions import MATRIX_ACTIVATIONS, SPLIT_PRODUCTS
 from amp_tf.oplists.kernels import has_channels_first
 from amp_tf.painting.eligibility import Folded
 from amp_tf.painting.remapper import find_gelus
-from amp_tf.rewriting.form import Form
+from amp_tf.rewriting.form import Form, NewNodes
 from amp_tf.rewriting.splitting import Part, parts_of, with_parts
 
 SUFFIX = "AmpTfFold"  #: ends the names of new nodes
@@ -115,7 +113,7 @@ def _find_fused(form: Form) -> dict[Node, Sequence[Part]]:
 
 def kept_nodes(form: Form) -> set[Node]:
     """Returns the nodes that must stay where they are; the ends of control edges are among them."""
-    waiting = control_links(form.view).ravel().tolist()
+    waiting = form.view.controls.ravel().tolist()
     return {*form.obstacles.code_of, *form.obstacles.forced, *waiting}
 
 
@@ -123,38 +121,42 @@ def may_change(view: GraphView, kept: set[Node], *nodes: Node) -> bool:
     """Tells whether nodes may change together: they give float32, on one device."""
     if not kept.isdisjoint(nodes):
         return False
-    types: set[int] = set()
+    kinds = set()
     for node in nodes:
-        types.update(view.dtypes[view.base[node] + slot] for slot in view.signatures[node].outputs)
-    return types == {datatypes.FLOAT} and len({view.devices[node] for node in nodes}) == 1
+        for unit in view.output_units(node):
+            kinds.add((view.dtypes[unit], view.devices[node]))
+    return kinds == {(datatypes.FLOAT, view.devices[nodes[0]])}
 
 
-def reshaping(
-    view: GraphView, names: FreshNames, tensor: Tensor, shape: Shape, beside: Node, number: int
-) -> tuple[NewNode, NewNode]:
-    """Makes the nodes that reshape a float32 tensor: the shape, and the Reshape.
+def reshape(
+    view: GraphView,
+    new: NewNodes,
+    tensor: Tensor,
+    shape: Shape,
+    beside: Node,
+    model: Node | None = None,
+) -> Tensor:
+    """Reshapes a float32 tensor in two new nodes: the shape, and the Reshape.
 
     Args:
-        shape: of which one dimension may be -1, for what is left.
+        view: the graph.
+        new: gets the nodes.
+        tensor: the tensor.
+        shape: its new shape, of which one dimension may be -1, for what is left.
         beside: a node after which they are named, and on whose device they are.
-        number: the number of the first of the two new nodes.
+        model: a node whose result has as many elements.
     """
     stem = view.names[beside]
-    device = view.devices[beside]
     # Without a control input a constant stands outside the loop that the tensor may be in.
     after = () if table.LOOP_ENTRIES.isdisjoint(view.ops) else (tensor[0],)
     whole = attribute(type=datatypes.INT32)
-    value = attribute()
-    value.tensor.dtype = datatypes.INT32
-    value.tensor.tensor_shape.dim.add().size = len(shape)
-    value.tensor.int_val.extend(shape)
-    constant = having(dtype=whole, value=value)
-    types = having(T=attribute(type=datatypes.FLOAT), Tshape=whole)
-    inputs = (tensor, (number, 0))
-    return (
-        NewNode(names.make(f"{stem}-Shape"), "Const", device, (), after, constant),
-        NewNode(names.make(stem), "Reshape", device, inputs, (), types),
-    )
+    of_vector = {"dim": [{"size": len(shape)}]}
+    value = {"dtype": datatypes.INT32, "tensor_shape": of_vector, "int_val": shape}
+    constant = {"dtype": whole, "value": attribute(tensor=value)}
+    size = new.add(f"{stem}-Shape", "Const", (), constant, beside=beside, after=after)
+    types = {"T": attribute(type=datatypes.FLOAT), "Tshape": whole}
+    inputs = [tensor, (size, 0)]
+    return new.add(stem, "Reshape", inputs, types, beside=beside, model=model), 0
 
 
 def _then(
@@ -205,10 +207,7 @@ class _FoldSearch:
         self._biased: list[Node] = []
         # Sums that add two biases afterwards, each with the node that gives the first bias.
         self._vectors: dict[Node, Node] = {}
-        self._new: list[NewNode] = []
-        # The names of new nodes, each with a node whose result has the same shape.
-        self._models: dict[str, Node] = {}
-        self._names = FreshNames(form.view.names, SUFFIX)
+        self._new = NewNodes(form.view, SUFFIX)
         # Products, each with the node that scales its filter.
         self._scales: dict[Node, Node] = {}
         # Products, each with the node that gives its result with its own bias.
@@ -237,9 +236,9 @@ class _FoldSearch:
         models = dict(self._vectors)
         for product, scale in self._scales.items():
             models[scale] = self._view.inputs(product)[1][0]  # it has the filter's shape
-        edits = Edits(biases, rewires=rewires, new=tuple(self._new))
+        edits = Edits(biases, rewires=rewires, new=tuple(self._new.nodes))
         folded = Folded(frozenset(self._scales.values()))
-        return _then(self._form, edits, models, folded, self._models)
+        return _then(self._form, edits, models, folded, self._new.models)
 
     def _value_of(self, node: Node) -> Node:
         """Returns the node that gives, after the moves, the value that a node gave before."""
@@ -254,47 +253,62 @@ class _FoldSearch:
         """
         view = self._view
         top = self._find_top(product)
-        has_bias = top != product
         scale = view.only_reader(top)
         if scale is None or view.ops[scale] != "Mul":
-            return
-        if not may_change(view, self._untouchable, product, top, scale):
             return
         if scale in self._scales.values():
             # it multiplies the results of two convolutions, and scales the other one's filter
             return
-        kernel = view.inputs(product)[1]
+        if not may_change(view, self._untouchable, product, top, scale):
+            return
         position = [source for source, _ in view.inputs(scale)].index(top)
         vector = view.inputs(scale)[1 - position]
-        result = self._shape(product, 0)
-        filter_shape = self._shape(*kernel)
-        if not _is_known(result, 4) or not _is_known(filter_shape, 4):
-            return
-        if not _is_channel_vector(self._shape(*vector), result, rank=int(has_bias)):
-            return
-        if view.ops[kernel[0]] not in table.FILTER_SOURCES:
-            return
-        if has_channels_first(view.protos[product].attr):
-            return
-        if not _pays(result, filter_shape, self._form.job.resolution.costs):
-            return
-        if any(view.ops[source] in table.SCALABLE for source, _ in view.inputs(vector[0])):
-            return  # the vector may be a scaled result, too, and move away
-        if has_bias and not _is_channel_vector(self._shape(*view.inputs(top)[1]), result, rank=1):
+        filter_shape = self._scalable_filter(product, top, vector)
+        if filter_shape is None:
             return
         factor = vector
         if table.SCALABLE[view.ops[product]]:
-            if self._has_sum_too_many(scale, has_bias=has_bias):
+            if self._has_sum_too_many(scale, has_bias=top != product):
                 return
-            factor = self._reshaped(vector, filter_shape[2:], scale)
+            factor = reshape(view, self._new, vector, filter_shape[2:], scale)
         self._instead[scale] = top
-        self._inputs[scale, position] = kernel
+        self._inputs[scale, position] = view.inputs(product)[1]
         self._inputs[scale, 1 - position] = factor
         self._inputs[product, 1] = (scale, 0)
         self._scales[product] = scale
         self._tops[product] = top
-        if has_bias:
+        if top != product:
             self._scale_bias(top, vector)
+
+    def _scalable_filter(self, product: Node, top: Node, vector: Tensor) -> Shape | None:
+        """Returns the shape of a convolution's filter, ``None`` where a vector must not scale it.
+
+        Args:
+            product: the convolution.
+            top: the node that gives its result with its own bias.
+            vector: the tensor by which this is multiplied.
+        """
+        view = self._view
+        kernel = view.inputs(product)[1]
+        result = self._shape(product, 0)
+        filter_shape = self._shape(*kernel)
+        if not _is_known(result, 4) or not _is_known(filter_shape, 4):
+            return None
+        has_bias = top != product
+        if not _is_channel_vector(self._shape(*vector), result, rank=int(has_bias)):
+            return None
+        if has_bias and not _is_channel_vector(self._shape(*view.inputs(top)[1]), result, rank=1):
+            return None
+        if view.ops[kernel[0]] not in table.FILTER_SOURCES:
+            return None
+        if has_channels_first(view.protos[product].attr):
+            return None
+        for source, _ in view.inputs(vector[0]):
+            if view.ops[source] in table.SCALABLE:
+                return None  # the vector may be a scaled result, too, and move away
+        if not _pays(result, filter_shape, self._form.job.resolution.costs):
+            return None
+        return filter_shape
 
     def _find_top(self, product: Node) -> Node:
         """Returns the BiasAdd that alone reads a convolution's result, or the convolution."""
@@ -310,13 +324,11 @@ class _FoldSearch:
     def _scale_bias(self, top: Node, vector: Tensor) -> None:
         """Multiplies the bias that a BiasAdd reads by a vector, in a new node."""
         bias = self._view.inputs(top)[1]
-        name = self._names.make(self._view.names[top])
-        number = self._view.node_count + len(self._new)
-        types = having(T=attribute(type=datatypes.FLOAT))
-        self._new.append(NewNode(name, "Mul", self._view.devices[top], (bias, vector), (), types))
-        self._models[name] = bias[0]
-        self._inputs[top, 1] = (number, 0)
-        self.biases[top] = (number, 0)
+        types = {"T": attribute(type=datatypes.FLOAT)}
+        name = self._view.names[top]
+        scaled = self._new.add(name, "Mul", [bias, vector], types, beside=top, model=bias[0])
+        self._inputs[top, 1] = (scaled, 0)
+        self.biases[top] = (scaled, 0)
 
     def _fold_bias(self, product: Node) -> None:
         """Makes the sum behind a convolution that was scaled its bias, or adds it to its bias."""
@@ -369,12 +381,6 @@ class _FoldSearch:
         self._instead[node] = before
         self._vectors[node] = self._view.inputs(top)[1][0]
 
-    def _reshaped(self, tensor: Tensor, shape: Shape, beside: Node) -> Tensor:
-        """Reshapes a tensor in two new nodes, named after another node and on its device."""
-        number = self._view.node_count + len(self._new)
-        self._new += reshaping(self._view, self._names, tensor, shape, beside, number)
-        return number + 1, 0
-
     def _has_sum_too_many(self, scale: Node, *, has_bias: bool) -> bool:
         """Tells whether a depthwise convolution may get both a bias and a residual sum.
 
@@ -424,7 +430,9 @@ def _is_channel_vector(shape: Shape | None, result: Shape | None, rank: int = 0)
     """
     if shape is None or not _is_known(result, 4) or not 1 <= len(shape) <= 4:
         return False
-    return shape[-1] == result[-1] and set(shape[:-1]) <= {1} and rank in (0, len(shape))
+    if rank and len(shape) != rank:
+        return False
+    return shape[-1] == result[-1] and set(shape[:-1]) <= {1}
 
 
 def _pays(result: Shape, filter_shape: Shape, costs: CostTable) -> bool:
@@ -442,14 +450,14 @@ def _pays(result: Shape, filter_shape: Shape, costs: CostTable) -> bool:
 def lift(form: Form) -> Form:
     """Lifts all biases for which it is right."""
     view = form.view
-    pairs = _find_reshaped(view)
-    if not pairs:
+    reshaped = list(_find_reshaped(view))
+    if not reshaped:
         return form
     kept = kept_nodes(form)
     gelus = {gelu.biased: gelu.nodes for gelu in find_gelus(view)}
     rewires = []
     models: dict[Node, Node] = {}
-    for product, reshaping, bias in pairs:
+    for product, reshaping, bias in reshaped:
         before = shape_of(form.shapes, view.names[product])
         after = shape_of(form.shapes, view.names[reshaping])
         if not before or not after or before[-1] != after[-1] or before[-1] <= 0:
@@ -477,25 +485,15 @@ def lift(form: Form) -> Form:
     return _then(form, Edits(rewires=tuple(rewires)), models, folded)
 
 
-def _find_reshaped(view: GraphView) -> list[tuple[Node, Node, Node]]:
+def _find_reshaped(view: GraphView) -> Iterator[tuple[Node, Node, Node]]:
     """Finds the matrix products whose results are reshaped and get a bias.
 
-    Returns each product, its reshaping, and the BiasAdd.
+    Yields each product, its reshaping, and the BiasAdd.
     """
-    edges = view.edges
-    is_product = view.mask_with(table.MATRIX_PRODUCT)
-    is_reshaping = view.mask_with(table.RESHAPING)
-    is_bias = view.mask_with(table.BIASES)
-    reshapes_first = (edges.dst_position == 0) & is_reshaping[edges.dst_node]
-    reshaped = edges.at(reshapes_first & is_product[edges.src_node])
-    product_of = {}
-    for product, reshaping in reshaped.rows("src_node", "dst_node"):
-        product_of[reshaping] = product
-    added = edges.at(
-        (edges.dst_position == 0) & is_reshaping[edges.src_node] & is_bias[edges.dst_node]
-    )
-    found = []
-    for reshaping, bias in added.rows("src_node", "dst_node"):
-        if reshaping in product_of:
-            found.append((product_of[reshaping], reshaping, bias))
-    return found
+    for bias in view.nodes_with(table.BIASES):
+        reshaping, _ = view.inputs(bias)[0]
+        if view.ops[reshaping] not in table.RESHAPING:
+            continue
+        product, _ = view.inputs(reshaping)[0]
+        if view.ops[product] in table.MATRIX_PRODUCT:
+            yield product, reshaping, bias

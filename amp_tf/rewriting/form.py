@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -18,7 +18,17 @@ from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ROUNDED_ATTR
 from amp_tf.graph.datatypes import Indices, Mask, Node, Unit
-from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Reader, Reop, Rewire, Tensor, attribute
+from amp_tf.graph.edits import (
+    NO_EDITS,
+    Edits,
+    NewNode,
+    Reader,
+    Reop,
+    Rewire,
+    Tensor,
+    attribute,
+    having,
+)
 from amp_tf.graph.inference import BatchShapes
 from amp_tf.graph.names import CAST_SUFFIX, FreshNames, missing_node
 from amp_tf.graph.sizes import KnownShapes, Shapes
@@ -127,24 +137,29 @@ class Job:
             GraphError: a node that is to be preserved is not there; the message names the closest
                 ones.
         """
-        if self.has_preserved and (missing := self.preserve.difference(view.names)):
-            raise missing_node(min(missing), view.names, "rewrite(preserve=…)")
-        shapes = KnownShapes.of_nodes(view.protos) if shapes is None else shapes
+        if self.has_preserved:
+            missing = self.preserve.difference(view.names)
+            if missing:
+                raise missing_node(min(missing), view.names, "rewrite(preserve=…)")
+        if shapes is None:
+            shapes = KnownShapes.of_nodes(view.protos)
         if not self.chooses:
             return Form(self, view, shapes)
         from amp_tf.cpu.list_shapes import follow_lists
 
-        at_sizes: Mapping[int, Shapes] = {}
+        at_batch = {}
         if self.batches and not self.products.isdisjoint(view.ops):
-            at_sizes = self.batches.of(view.function)
-        at_batch = {size: follow_lists(view, found) for size, found in at_sizes.items()}
+            for size, found in self.batches.of(view.function).items():
+                at_batch[size] = follow_lists(view, found)
         return Form(self, view, follow_lists(view, shapes), at_batch=at_batch)
 
     @functools.cached_property
     def products(self) -> frozenset[str]:
         """The ops that become 16 bit by themselves; none where nothing is converted."""
         target = self.resolution.target
-        return frozenset(target.lists.members(ALLOW)) if target else frozenset()
+        if target is None:
+            return frozenset()
+        return frozenset(target.lists.members(ALLOW))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +238,9 @@ class Form:
             if found == wanted:
                 return form
             wanted = found
-        return make(wanted) if wanted else self
+        if not wanted:
+            return self
+        return make(wanted)
 
     @functools.cached_property
     def obstacles(self) -> Obstacles:
@@ -241,10 +258,8 @@ class Form:
             from amp_tf.cpu.economy import drop_unprofitable
 
             cost_model = functools.partial(drop_unprofitable, at_batch=self.at_batch)
-        beyond_range: list[Node] = []
-        names = job.beyond_range.get(self.view.function, ())
-        if names:
-            beyond_range = [node for node, name in enumerate(self.view.names) if name in names]
+        beyond = job.beyond_range.get(self.view.function, ())
+        numbers = self.view.number_of if beyond else {}
         scales = dict.fromkeys(self.folded.scales, Rule.SCALES_FILTER)
         obstacles = self.obstacles
         painting = paint(
@@ -257,9 +272,65 @@ class Form:
             is_loop_body=self.view.function in job.loop_bodies,
             shapes=self.shapes,
             cost_model=cost_model,
-            beyond_range=beyond_range,
+            beyond_range=[node for name, node in numbers.items() if name in beyond],
         )
         return painting.also(job.narrow, Rule.LIST_SHARED)
+
+
+class NewNodes:
+    """Collects, numbers and names the nodes that a pass adds to a graph.
+
+    Attributes:
+        nodes: the new nodes, in the order of their numbers.
+        models: by the name of a new node, a node of the graph whose result has the same shape.
+    """
+
+    def __init__(self, view: GraphView, suffix: str) -> None:
+        self.nodes: list[NewNode] = []
+        self.models: dict[str, Node] = {}
+        self._view = view
+        self._names = FreshNames(view.names, suffix)
+
+    def add(
+        self,
+        stem: str,
+        op: str,
+        inputs: Iterable[Tensor],
+        attributes: Mapping[str, Any],
+        *,
+        beside: Node,
+        after: Iterable[Node] = (),
+        model: Node | None = None,
+    ) -> Node:
+        """Adds a node, and returns its number.
+
+        Args:
+            stem: begins its name.
+            op: its op.
+            inputs: the tensors that it reads.
+            attributes: its attributes.
+            beside: a node on whose device it is.
+            after: the nodes that it waits for.
+            model: a node whose result has the same shape.
+        """
+        name = self._names.make(stem)
+        device = self._view.devices[beside]
+        having_them = having(**attributes)
+        self.nodes.append(NewNode(name, op, device, tuple(inputs), tuple(after), having_them))
+        if model is not None:
+            self.models[name] = model
+        return self._view.node_count + len(self.nodes) - 1
+
+    def copy(
+        self, node: Node, inputs: Iterable[Tensor], after: Iterable[Node], stem: str = ""
+    ) -> Node:
+        """Adds a node like another one, and returns its number; its name begins with the stem."""
+        view = self._view
+        attributes = view.protos[node].attr
+        stem = stem or view.names[node]
+        return self.add(
+            stem, view.ops[node], inputs, attributes, beside=node, after=after, model=node
+        )
 
 
 class Pass(NamedTuple):
@@ -318,9 +389,11 @@ def _plan_successors(painting: Painting) -> dict[Node, Reop]:
         proto = view.protos[node]
         if proto.op == signature.op:
             continue
-        attrs = (slot.attr for slot in signature.slots)
-        added = next(attr for attr in attrs if attr and attr not in proto.attr)
-        found[node] = Reop(node, signature.op, {added: attribute(type=datatypes.FLOAT)})
+        added = {}
+        for slot in signature.slots:
+            if slot.attr and slot.attr not in proto.attr:
+                added[slot.attr] = attribute(type=datatypes.FLOAT)
+        found[node] = Reop(node, signature.op, added)
     return found
 
 
@@ -355,27 +428,24 @@ def plan_casts(
     has_casts = (after[edges.src_unit] != after[edges.dst_unit]) | is_rounded[edges.src_unit]
     edges = edges.at(has_casts | is_rounded[edges.dst_unit])
     # The types that a tensor has on its way, from the op that gives it to the op that reads it.
-    types = (
-        computed[edges.src_unit],
-        after[edges.src_unit],
-        after[edges.dst_unit],
-        computed[edges.dst_unit],
-    )
-    columns = edges.src_node, edges.src_port, *types
-    keys = zip(*(column.tolist() for column in columns), strict=True)
+    given = [computed[edges.src_unit], after[edges.src_unit]]
+    wanted = [after[edges.dst_unit], computed[edges.dst_unit]]
+    ways = np.stack([*given, *wanted], axis=1).tolist()
+    ends = edges.rows("src_node", "src_port", "dst_node", "dst_position")
     readers: dict[tuple[Tensor, tuple[int, ...]], list[Reader]] = {}
-    for (node, port, *path), reader in zip(
-        keys, edges.rows("dst_node", "dst_position"), strict=True
-    ):
-        steps = tuple(data_type for data_type, _ in itertools.groupby(path))
-        for end in range(2, len(steps)):
-            readers.setdefault(((node, port), steps[:end]), [])
-        readers.setdefault(((node, port), steps), []).append(reader)
+    for (node, port, reader, position), way in zip(ends, ways, strict=True):
+        types = tuple(data_type for data_type, _ in itertools.groupby(way))
+        for end in range(2, len(types)):
+            readers.setdefault(((node, port), types[:end]), [])
+        readers.setdefault(((node, port), types), []).append((reader, position))
     names = FreshNames(view.names if readers else (), CAST_SUFFIX)
     made: dict[tuple[Tensor, tuple[int, ...]], Node] = {}
-    for tensor, steps in readers:
-        made[tensor, steps] = view.node_count + len(made)
-        source = (made[tensor, steps[:-1]], 0) if len(steps) > 2 else tensor
-        name = names.make(f"{view.names[tensor[0]]}-{tensor[1]}-{_CAST_NAMES[steps[-1]]}")
-        cast = NewNode.cast(name, source, view.devices[tensor[0]], of=steps[-2], to=steps[-1])
-        yield cast, readers[tensor, steps]
+    for tensor, types in readers:
+        made[tensor, types] = view.node_count + len(made)
+        source = tensor
+        if len(types) > 2:
+            source = (made[tensor, types[:-1]], 0)
+        node, port = tensor
+        name = names.make(f"{view.names[node]}-{port}-{_CAST_NAMES[types[-1]]}")
+        cast = NewNode.cast(name, source, view.devices[node], of=types[-2], to=types[-1])
+        yield cast, readers[tensor, types]

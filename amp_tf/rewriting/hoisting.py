@@ -47,15 +47,15 @@ from typing import NamedTuple
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import control_links, flood
+from amp_tf.graph.algorithms import flood
 from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node
-from amp_tf.graph.edits import Edits, NewNode, Reader, Rewire, Wait, attribute, having
-from amp_tf.graph.names import HOIST_SUFFIX, FreshNames
+from amp_tf.graph.edits import Edits, Reader, Rewire, Wait, attribute
+from amp_tf.graph.names import HOIST_SUFFIX
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists import table
 from amp_tf.painting.work import Path, find_loops
-from amp_tf.rewriting.form import Form
+from amp_tf.rewriting.form import Form, NewNodes
 
 _OF_A_LOOP = ("frame_name", "is_constant", "parallel_iterations")  # attributes of its Enters
 
@@ -94,27 +94,26 @@ def find_loop_reads(form: Form) -> Sequence[LoopRead]:
     if "Enter" not in view.ops:
         return ()
     candidates = set()  # reads of float32 variables whose handle comes through an Enter
-    has_product = False
+    read_by: set[str] = set()
     for node in view.nodes_with(table.READ_OPS):
-        data_type = view.dtypes[view.base[node] + view.signatures[node].outputs[0]]
-        if data_type != datatypes.FLOAT or view.ops[_handle_path(view, node)[-1]] != "Enter":
-            continue
-        candidates.add(node)
-        has_product |= any(view.ops[each] in form.job.products for each, _ in view.readers(node))
-    if not has_product:
+        is_float32 = view.dtypes[view.output_units(node)[0]] == datatypes.FLOAT
+        if is_float32 and view.ops[_handle_source(view, node)] == "Enter":
+            candidates.add(node)
+            read_by.update(view.ops[reader] for reader, _ in view.readers(node))
+    if read_by.isdisjoint(form.job.products):
         return ()
     search = _LoopSearch(form, candidates)
-    return () if search.is_broken else search.movable()
+    if search.is_broken:
+        return ()
+    return search.movable()
 
 
 def _hoisted(form: Form, reads: Sequence[LoopRead], wanted: Collection[Reader]) -> Form:
     """Returns the form in which some readers get the values of early reads."""
     view = form.view
-    fresh = FreshNames(view.names, HOIST_SUFFIX)
-    new: list[NewNode] = []
+    new = NewNodes(view, HOIST_SUFFIX)
     rewires: list[Rewire] = []
     waits = []
-    models = {}
     carried: dict[Node, Node] = {}  # the Enter of each handle, and that of the value
     for read in reads:
         moved = [reader for reader in read.readers if reader in wanted]
@@ -122,31 +121,23 @@ def _hoisted(form: Form, reads: Sequence[LoopRead], wanted: Collection[Reader]) 
             continue
         enter = read.entry
         if enter not in carried:
-            name = fresh.make(f"{view.names[enter]}-Read")
-            early = view.copied(read.node, name, view.inputs(enter), read.after)
-            value = _value_entry(view, enter, fresh, source=view.node_count + len(new))
-            new += [early, value]
-            carried[enter] = view.node_count + len(new) - 1
-            models[early.name] = read.node
-            models[value.name] = read.node
+            carried[enter] = _carry(view, read, new)
         rewires += [Rewire(*reader, carried[enter], 0) for reader in moved]
         waits.append(Wait(read.node, carried[enter]))
-    edits = Edits(rewires=tuple(rewires), waits=tuple(waits), new=tuple(new))
-    return form.then(edits, models)
+    edits = Edits(rewires=tuple(rewires), waits=tuple(waits), new=tuple(new.nodes))
+    return form.then(edits, new.models)
 
 
-def _value_entry(view: GraphView, enter: Node, fresh: FreshNames, source: Node) -> NewNode:
-    """Makes the Enter of a value beside the one of its handle."""
-    attributes = view.protos[enter].attr
-    of_loop = {key: attributes[key] for key in _OF_A_LOOP if key in attributes}
-    return NewNode(
-        name=fresh.make(view.names[enter]),
-        op=view.ops[enter],
-        device=view.devices[enter],
-        inputs=((source, 0),),
-        after=(),
-        attributes=having(T=attribute(type=datatypes.FLOAT), **of_loop),
-    )
+def _carry(view: GraphView, read: LoopRead, new: NewNodes) -> Node:
+    """Adds a read before a loop, and the Enter of its value, which is returned."""
+    enter = read.entry
+    name = view.names[enter]
+    early = new.copy(read.node, view.inputs(enter), read.after, f"{name}-Read")
+    attributes = {"T": attribute(type=datatypes.FLOAT)}
+    for key in _OF_A_LOOP:
+        if key in view.protos[enter].attr:
+            attributes[key] = view.protos[enter].attr[key]
+    return new.add(name, view.ops[enter], [(early, 0)], attributes, beside=enter, model=read.node)
 
 
 class LoopRead(NamedTuple):
@@ -177,14 +168,13 @@ class _LoopSearch:
         self._view = view
         self._reads = reads
         self._kept = form.obstacles.code_of
-        controls = control_links(view)
-        links = np.concatenate([np.stack([view.edges.src_node, view.edges.dst_node], 1), controls])
-        self._controls = Adjacency(controls[:, 0], controls[:, 1], view.node_count)
-        self._neighbours = Adjacency(links[:, 0], links[:, 1], view.node_count)
+        sources, readers = view.links
+        self._controls = Adjacency(view.controls[:, 0], view.controls[:, 1], view.node_count)
+        self._neighbours = Adjacency(sources, readers, view.node_count)
         loops, self._behind = find_loops(view, self._neighbours)
-        self.is_broken = any(
-            self._behind[source] != loops[reader] for source, reader in links.tolist()
-        )
+        self.is_broken = False
+        for source, reader in zip(sources.tolist(), readers.tolist(), strict=True):
+            self.is_broken |= self._behind[source] != loops[reader]
         self._loop_switches: set[Node] = set()
         for condition in view.nodes_with(table.LOOP_CONDITIONS):
             for node, position in view.readers(condition):
@@ -202,8 +192,9 @@ class _LoopSearch:
         gated = self._gated()
         after = self._awaited()
         found = []
-        for read in sorted({*self._reads}.difference(self._kept, self._in_branches())):
-            entry = _handle_path(view, read)[-1]
+        reads = set(self._reads).difference(self._kept, self._in_branches())
+        for read in sorted(reads):
+            entry = _handle_source(view, read)
             loop = self._behind[entry]
             if entry in self._kept or loop in self._written:
                 continue
@@ -229,14 +220,17 @@ class _LoopSearch:
 
         Nodes that start at once are left out.
         """
-        awaited = self._controls.fanins
+        view = self._view
         found: dict[Path, set[Node]] = {}
-        for enter in self._view.nodes_with(table.LOOP_ENTRIES):
+        for enter in view.nodes_with(table.LOOP_ENTRIES):
+            handle, _ = view.inputs(enter)[0]
             sources = found.setdefault(self._behind[enter], set())
-            sources.update(awaited(enter))
-            sources.add(self._view.inputs(enter)[0][0])
-        idle = {node for node in self._view.nodes_with(table.WITHOUT_WAITING) if not awaited(node)}
-        return {loop: sources - idle for loop, sources in found.items()}
+            sources.update([handle, *self._controls.fanins(enter)])
+        for node in view.nodes_with(table.WITHOUT_WAITING):
+            if not self._controls.fanins(node):
+                for sources in found.values():
+                    sources.discard(node)
+        return found
 
     def _gated(self) -> set[Node]:
         """Returns the nodes that run only in proper iterations of their loop.
@@ -275,32 +269,37 @@ class _LoopSearch:
         first: list[Node] = []
         for switch in view.nodes_with(("Switch",)):
             port = 0 if switch in self._loop_switches else None
-            first += [node for node, _ in view.readers(switch, port) if is_open[node]]
+            for node, _ in view.readers(switch, port):
+                if is_open[node]:
+                    first.append(node)
         ways = [(self._neighbours.fanout_start, self._neighbours.fanout)]
         return {*first, *flood(first, bytearray(is_open), ways)}
 
     def _let_through(self, readers: Iterable[Reader], missing: dict[Node, int]) -> list[Node]:
-        """Returns the readers that run only in proper iterations once their input does."""
-        return [node for node, _ in readers if self._lets_through(node, missing)]
-
-    def _lets_through(self, node: Node, missing: dict[Node, int]) -> bool:
-        """Tells whether a node runs only in proper iterations once one more input does.
+        """Returns the readers that run only in proper iterations once their input does.
 
         A Merge needs that of all inputs; ``missing`` counts those that are missing.
         """
-        op = self._view.ops[node]
-        if op == "Merge":
-            missing[node] -= 1
-            return not missing[node]
-        return op == "Switch" or op not in table.CONTROL_FLOW
+        found = []
+        for node, _ in readers:
+            op = self._view.ops[node]
+            if op == "Merge":
+                missing[node] -= 1
+                if not missing[node]:
+                    found.append(node)
+            elif op == "Switch" or op not in table.CONTROL_FLOW:
+                found.append(node)
+        return found
 
 
-def _handle_path(view: GraphView, reader: Node) -> list[Node]:
-    """Returns the nodes that give a node its first input, back to the first that is no Identity."""
-    path = [view.inputs(reader)[0][0]]
-    while view.ops[path[-1]] == "Identity" and path[-1] not in path[:-1]:
-        path.append(view.inputs(path[-1])[0][0])
-    return path
+def _handle_source(view: GraphView, reader: Node) -> Node:
+    """Returns the node that a node's first input comes from, behind all Identities."""
+    source, _ = view.inputs(reader)[0]
+    seen = set()
+    while view.ops[source] == "Identity" and source not in seen:
+        seen.add(source)
+        source, _ = view.inputs(source)[0]
+    return source
 
 
 def _may_write(view: GraphView, node: Node, is_function: Callable[[str], bool]) -> bool:
@@ -310,6 +309,6 @@ def _may_write(view: GraphView, node: Node, is_function: Callable[[str], bool]) 
         return False
     if signature.holds_functions or signature.op in table.PYTHON or is_function(signature.op):
         return True
-    types = {view.dtypes[view.base[node] + slot] for slot in signature.inputs}
+    types = {view.dtypes[unit] for unit in view.input_units(node)}
     # A dataset is a variant, and runs functions.
     return datatypes.RESOURCE in types or (datatypes.VARIANT in types and signature.is_stateful)

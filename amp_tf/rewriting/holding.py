@@ -49,7 +49,7 @@ from amp_tf.graph.names import CAST_SUFFIX, FreshNames
 from amp_tf.graph.sizes import LONG, Lifetimes, element_count, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import BROADCASTING, WITHOUT_WAITING
-from amp_tf.rewriting.form import Form
+from amp_tf.rewriting.form import Form, NewNodes
 
 _LARGER = 4  # a result that is so many times as large as all inputs is computed again
 _SUFFIX = "AmpTfAgain"
@@ -64,11 +64,13 @@ def delay(form: Form) -> Form:
     late = [node for node, time in enumerate(times) if time > lifetimes.times[node]]
     links: list[tuple[Node, Node]] = []
     for node in late:
-        links += [(node, reader) for reader in lifetimes.order.fanouts(node)]
+        for reader in lifetimes.order.fanouts(node):
+            links.append((node, reader))
     groups = connected(late, links)
+    held_now, held_late = _bytes_held(view, lifetimes, groups, times)
     moved: list[Node] = []
-    for group, (now, then) in zip(groups, _bytes_held(view, lifetimes, groups, times), strict=True):
-        if now and now >= then:
+    for number, group in enumerate(groups):
+        if held_now[number] and held_now[number] >= held_late[number]:
             moved += group
     return _with_copies(form.then(Edits(waits=tuple(_waits(lifetimes, moved)))))
 
@@ -82,82 +84,48 @@ def _latest_times(form: Form, lifetimes: Lifetimes) -> list[int]:
     has_effects = (k.is_stateful or k.has_refs or k.holds_functions for k in view.of_kind)
     bound = view.of_kinds(has_effects, np.bool_)
     bound |= view.mask_with(WITHOUT_WAITING) | lifetimes.is_bound
-    bound[[node for node, name in enumerate(view.names) if name in form.job.preserve]] = True
+    for node, name in enumerate(view.names):
+        if name in form.job.preserve:
+            bound[node] = True
     times: list[int] = lifetimes.times.tolist()
     for node in np.argsort(-lifetimes.times, kind="stable").tolist():
         readers = lifetimes.order.fanouts(node)
         if not readers or bound[node]:
             continue
-        time = min(times[reader] for reader in readers) - 1
-        if time - times[node] >= LONG:
-            times[node] = time
+        latest = min(times[reader] for reader in readers) - 1
+        if latest - times[node] >= LONG:
+            times[node] = latest
     return times
-
-
-def _with_copies(form: Form) -> Form:
-    """Computes results that are much larger than their inputs again, for much later readers."""
-    view = form.view
-    lifetimes = Lifetimes.of(view, form.shapes)
-    fresh = FreshNames(view.names, _SUFFIX)
-    new: list[NewNode] = []
-    rewires: list[Rewire] = []
-    models = {}
-    for node in view.nodes_with(BROADCASTING):
-        owners = [lifetimes.owners.get(source, source) for source in view.inputs(node)]
-        read = sum(lifetimes.elements.get(owner, 0) for owner in owners)
-        if read * _LARGER > lifetimes.elements.get((node, 0), 0) or lifetimes.is_bound[node]:
-            continue
-        readers = sorted(view.readers(node), key=lambda reader: int(lifetimes.times[reader[0]]))
-        times = [int(lifetimes.times[reader]) for reader, _ in readers]
-        late = _first_gap(times)
-        if late is None:
-            continue
-        awaited = lifetimes.last_input(readers[late][0], (node,))
-        if awaited is None or lifetimes.times[awaited] < times[late - 1]:
-            continue
-        number = view.node_count + len(new)
-        rewires += [Rewire(*reader, number, 0) for reader in readers[late:]]
-        copy = fresh.make(view.names[node])
-        new.append(view.copied(node, copy, view.inputs(node), (awaited,)))
-        models[copy] = node
-    return form.then(Edits(rewires=tuple(rewires), new=tuple(new)), models)
-
-
-def _first_gap(times: Sequence[int]) -> int | None:
-    """Returns the place of the first time that comes long after the one before it."""
-    for place in range(1, len(times)):
-        if times[place] - times[place - 1] >= LONG:
-            return place
-    return None
 
 
 def _bytes_held(
     view: GraphView, lifetimes: Lifetimes, groups: Sequence[Sequence[Node]], times: Sequence[int]
-) -> list[tuple[int, int]]:
-    """Returns the bytes held for each group of nodes, as it is and if it runs late.
+) -> tuple[list[int], list[int]]:
+    """Returns the bytes held for each group of nodes as it is, and those held if it runs late.
 
     As it is, the results of the group are held; if it runs late, the inputs that only it needs so
     late.
     """
-    group_of = {node: number for number, group in enumerate(groups) for node in group}
+    group_of: dict[Node, int] = {}
+    for number, group in enumerate(groups):
+        group_of.update(dict.fromkeys(group, number))
     now = [0] * len(groups)
-    then = [0] * len(groups)
+    late = [0] * len(groups)
     for tensor, count in lifetimes.elements.items():
         size = count * SIZES.get(view.dtypes[lifetimes.units[tensor]], 0)
-        readers = [reader for _, reader, _ in lifetimes.reads[tensor]]
-        reading = {group_of.get(reader) for reader in readers}
+        read_at: dict[int | None, list[int]] = {}
+        for _, reader, _ in lifetimes.reads[tensor]:
+            read_at.setdefault(group_of.get(reader), []).append(times[reader])
         own = group_of.get(tensor[0])
         if own is not None:
-            if reading - {own}:
+            if read_at.keys() != {own}:
                 now[own] += size
             continue
-        for group in reading - {None}:
-            assert group is not None
-            first = min(times[reader] for reader in readers if group_of.get(reader) == group)
-            others = (times[reader] for reader in readers if group_of.get(reader) != group)
-            if max(others, default=0) < first - LONG:
-                then[group] += size
-    return list(zip(now, then, strict=True))
+        for reading, own_times in read_at.items():
+            others = [max(at) for other, at in read_at.items() if other != reading]
+            if reading is not None and max(others, default=0) < min(own_times) - LONG:
+                late[reading] += size
+    return now, late
 
 
 def _waits(lifetimes: Lifetimes, moved: Sequence[Node]) -> Iterator[Wait]:
@@ -170,12 +138,51 @@ def _waits(lifetimes: Lifetimes, moved: Sequence[Node]) -> Iterator[Wait]:
     needed: list[int] = lifetimes.times.tolist()
     for node in sorted(moved, key=needed.__getitem__, reverse=True):
         first = min(lifetimes.order.fanouts(node), key=needed.__getitem__)
-        after[node] = after[first] if first in after else lifetimes.last_input(first, after)
         needed[node] = needed[first]
+        if first in after:
+            after[node] = after[first]
+        else:
+            after[node] = lifetimes.last_input(first, after)
     for node, awaited in after.items():
         waits_of_inputs = [after.get(source) for source in lifetimes.order.fanins(node)]
         if awaited is not None and awaited not in waits_of_inputs:
             yield Wait(node, awaited)
+
+
+def _with_copies(form: Form) -> Form:
+    """Computes results that are much larger than their inputs again, for much later readers."""
+    view = form.view
+    lifetimes = Lifetimes.of(view, form.shapes)
+    times = lifetimes.times
+    new = NewNodes(view, _SUFFIX)
+    rewires: list[Rewire] = []
+    for node in view.nodes_with(BROADCASTING):
+        read = 0
+        for source in view.inputs(node):
+            owner = lifetimes.owners.get(source, source)
+            read += lifetimes.elements.get(owner, 0)
+        if read * _LARGER > lifetimes.elements.get((node, 0), 0) or lifetimes.is_bound[node]:
+            continue
+        readers = sorted(view.readers(node), key=lambda reader: int(times[reader[0]]))
+        late = _first_gap([int(times[reader]) for reader, _ in readers])
+        if late is None:
+            continue
+        last_early, _ = readers[late - 1]
+        first_late, _ = readers[late]
+        awaited = lifetimes.last_input(first_late, (node,))
+        if awaited is None or times[awaited] < times[last_early]:
+            continue
+        again = new.copy(node, view.inputs(node), [awaited])
+        rewires += [Rewire(*reader, again, 0) for reader in readers[late:]]
+    return form.then(Edits(rewires=tuple(rewires), new=tuple(new.nodes)), new.models)
+
+
+def _first_gap(times: Sequence[int]) -> int | None:
+    """Returns the place of the first time that comes long after the one before it."""
+    for place, (before, time) in enumerate(itertools.pairwise(times), 1):
+        if time - before >= LONG:
+            return place
+    return None
 
 
 def make_late(form: Form, casts: Edits) -> Edits:
@@ -188,10 +195,10 @@ def make_late(form: Form, casts: Edits) -> Edits:
     readers: dict[Node, list[Rewire]] = {}
     for rewire in sorted(casts.rewires, key=lambda rewire: int(lifetimes.times[rewire.node])):
         readers.setdefault(rewire.src_node, []).append(rewire)
-    sources = [cast.inputs[0] for cast in casts.new]
-    cast_again = {node for node, _ in sources}
+    cast_again = {cast.inputs[0][0] for cast in casts.new}
     moved = {}
-    for number, (cast, (node, port)) in enumerate(zip(casts.new, sources, strict=True)):
+    for number, cast in enumerate(casts.new):
+        node, port = cast.inputs[0]
         own_number = view.node_count + number
         if node >= view.node_count or own_number in cast_again:  # a part of a chain
             continue
@@ -221,14 +228,7 @@ def _find_late(
     """
     times = lifetimes.times
     source = cast.inputs[0]
-    owner = lifetimes.owners.get(source, source)
-    # The time until which the source is held; a tensor without memory of its own is held for ever.
-    held = math.inf
-    shrinks = SIZES[int(dtypes[lifetimes.units[source]])] > SIZES[cast.attributes.attr["DstT"].type]
-    if shrinks and owner in lifetimes.elements:
-        reads = lifetimes.reads[owner]
-        ends = [times[reader] for unit, reader, end in reads if dtypes[unit] == dtypes[end]]
-        held = max(ends, default=0)
+    held_until = _held_until(cast, lifetimes, dtypes)
     starts = [0]
     for place, (early, late) in enumerate(itertools.pairwise(readers), 1):
         if times[late.node] - times[early.node] >= LONG:
@@ -238,5 +238,23 @@ def _find_late(
         after = lifetimes.last_input(first)
         if after is None or times[after] - times[source[0]] < LONG:
             continue
-        if held >= times[first] - LONG:
+        if held_until >= times[first] - LONG:
             yield after, readers[start:end]
+
+
+def _held_until(cast: NewNode, lifetimes: Lifetimes, dtypes: Indices) -> float:
+    """Returns the time until which waiting for a cast's source costs nothing.
+
+    That is for ever where the source is no larger than the cast, or has no memory of its own; else
+    until it is last read in its own type.
+    """
+    source = cast.inputs[0]
+    owner = lifetimes.owners.get(source, source)
+    size = SIZES[int(dtypes[lifetimes.units[source]])]
+    if size <= SIZES[cast.attributes.attr["DstT"].type] or owner not in lifetimes.elements:
+        return math.inf
+    last = 0
+    for unit, reader, end in lifetimes.reads[owner]:
+        if dtypes[unit] == dtypes[end]:
+            last = max(last, int(lifetimes.times[reader]))
+    return last

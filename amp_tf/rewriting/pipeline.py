@@ -16,7 +16,7 @@ from amp_tf.config import AmpConfig, check_config
 from amp_tf.errors import AmpError, ConfigError, GraphError, RewriteError
 from amp_tf.graph import editor, verify
 from amp_tf.graph.datatypes import Unit
-from amp_tf.graph.edits import NO_EDITS, Edits
+from amp_tf.graph.edits import Edits
 from amp_tf.graph.inference import BatchShapes
 from amp_tf.graph.protos import parse_graph
 from amp_tf.graph.reader import read_function, read_graph
@@ -182,16 +182,15 @@ def rewrite(
     batches = BatchShapes(graph, library if is_function else graph.library, sizes)
     known = {"has_preserved": True, "batches": batches, "beyond_range": beyond_range or {}}
 
-    def work() -> tuple[Any, list[GraphReport]]:
+    def work() -> tuple[Any | None, list[GraphReport]]:
         if is_function:
-            return _rewrite_function(
-                graph, Job.of(config, resolution, library, names, **known), shapes
-            )
+            job = Job.of(config, resolution, library, names, **known)
+            result, report = _rewrite_nodes(graph, job, shapes)
+            return result, [report]
         own = type(graph)()
         own.CopyFrom(graph)
         job = Job.of(config, resolution, own.library, names, **known)
-        result, reports = _rewrite_graph(own, job, shapes, functions)
-        return graph if result is None else result, reports
+        return _rewrite_graph(own, job, shapes, functions)
 
     return _logged(graph, work, Log(config, resolution))
 
@@ -226,13 +225,16 @@ def rewrite_program(
         views = {name: read_function(function, job.templates) for name, function in program.items()}
         paintings = {name: job.form(view, None).painting for name, view in views.items()}
         narrow = find_narrow_units(paintings, root.signature.name)
-    results = []
-    for name, function in program.items():
-        work = functools.partial(
-            _rewrite_function, function, dataclasses.replace(job, narrow=narrow.get(name, ()))
-        )
-        results.append(_logged(function, work, Log(config, resolution, "xla")))
-    return results
+
+    def rewritten(name: str, function: Any) -> RewriteResult:
+        def work() -> tuple[Any | None, list[GraphReport]]:
+            own = dataclasses.replace(job, narrow=narrow.get(name, ()))
+            result, report = _rewrite_nodes(function, own, None)
+            return result, [report]
+
+        return _logged(function, work, Log(config, resolution))
+
+    return list(itertools.starmap(rewritten, program.items()))
 
 
 def name_clones(
@@ -288,13 +290,15 @@ def rewrite_serialized(
     """Rewrites a serialized GraphDef as :func:`rewrite` does; the result is serialized, too."""
     resolution = settle(config, hardware)
 
-    def work() -> tuple[bytes, list[GraphReport]]:
+    def work() -> tuple[bytes | None, list[GraphReport]]:
         parsed = parse_graph(graph)
         job = Job.of(config, resolution, parsed.library, frozenset(preserve))
         result, reports = _rewrite_graph(parsed, job, shapes, functions)
-        return graph if result is None else result.SerializeToString(deterministic=True), reports
+        if result is None:
+            return None, reports
+        return result.SerializeToString(deterministic=True), reports
 
-    return _logged(graph, work, Log(config, resolution, "grappler"))
+    return _logged(graph, work, Log(config, resolution))
 
 
 def settle(config: AmpConfig, hardware: Hardware | None) -> Resolution:
@@ -309,18 +313,21 @@ def settle(config: AmpConfig, hardware: Hardware | None) -> Resolution:
 
 
 def _logged(
-    graph: Any, work: Callable[[], tuple[Any, list[GraphReport]]], log: Log
+    graph: Any, work: Callable[[], tuple[Any | None, list[GraphReport]]], log: Log
 ) -> RewriteResult:
-    """Does the work on a graph, which gives the new graph or the graph itself, with log files."""
+    """Does the work on a graph, with log files; it gives the new graph, ``None`` for no change."""
     log.write_before(graph)
     try:
         result, reports = work()
     except AmpError as error:
         log.write_failure(error)
         raise
+    changed = result is not None
+    if not changed:
+        result = graph
     report = RewriteReport(tuple(reports))
     log.write_after(result, report)
-    return RewriteResult(result, report, result is not graph)
+    return RewriteResult(result, report, changed)
 
 
 def run_passes(form: Form, passes: Iterable[Pass]) -> Form:
@@ -341,44 +348,33 @@ def decide(given: Form) -> tuple[Form, Edits]:
     if not casts and form.edits:  # nothing becomes 16 bit, so the preparations are dropped
         form = run_passes(given, CORRECTIONS)
         casts = plan_edits(form.painting)
-    if casts and given.job.saves_memory:
+    if casts and given.job.saves_memory and not given.view.function:
         casts = make_late(form, casts)
     return form, casts
 
 
-def _rewrite_function(
-    function: Any, job: Job, shapes: Shapes | None = None
-) -> tuple[Any, list[GraphReport]]:
+def _rewrite_nodes(given: Any, job: Job, shapes: Shapes | None) -> tuple[Any | None, GraphReport]:
     """Reads, decides, applies and verifies.
 
-    Returns the new FunctionDef, or the function itself if no node changed, and its report.
+    Returns the new GraphDef or FunctionDef, or ``None`` if no node changed, and its report.
     """
-    view = read_function(function, job.templates)
-    form, casts = decide(job.form(view, shapes))
-    report = report_of(form, casts, function)
-    result = function
-    if casts:
-        edits = form.edits.then(casts)
-        result = editor.apply_to_function(
-            function, view.names, view.signatures, edits, form.view.signatures
-        )
-        _verify(view, lambda: read_function(result, job.templates), form)
-    return result, [report]
-
-
-def _rewrite_nodes(graph: Any, job: Job, shapes: Shapes | None) -> tuple[Any | None, GraphReport]:
-    """Reads, decides, applies and verifies.
-
-    Returns the new GraphDef, or ``None`` if no node changed, and its report.
-    """
-    view = read_graph(graph, job.templates)
-    given = job.form(view, shapes)
-    form, casts = decide(given)
-    report = report_of(form, casts, given=given)
+    is_function = hasattr(given, "node_def")
+    read = read_function if is_function else read_graph
+    view = read(given, job.templates)
+    as_given = job.form(view, shapes)
+    form, casts = decide(as_given)
+    if is_function:
+        report = report_of(form, casts, function=given)
+    else:
+        report = report_of(form, casts, given=as_given)
     if not casts:
         return None, report
-    result = editor.apply_to_graph(graph, view.names, form.edits.then(casts))
-    _verify(view, lambda: read_graph(result, job.templates), form)
+    edits = form.edits.then(casts)
+    if is_function:
+        result = editor.apply_to_function(given, view, edits, form.view.signatures)
+    else:
+        result = editor.apply_to_graph(given, view.names, edits)
+    _verify(view, lambda: read(result, job.templates), form)
     return result, report
 
 
@@ -389,16 +385,19 @@ def _rewrite_graph(
 
     Returns the new GraphDef, or ``None`` if it did not change, and the reports.
     """
-    reports: list[GraphReport] = []
     of_library = dataclasses.replace(job, preserve=frozenset())
+    reports = []
+    changed = None
     for function in graph.library.function:
         if functions and not function.signature.attr:  # else each call chooses its types
-            changed, found = _rewrite_function(function, of_library)
-            function.CopyFrom(changed)
-            reports += found
+            result, report = _rewrite_nodes(function, of_library, None)
+            reports.append(report)
+            if result is not None:
+                function.CopyFrom(result)
+                changed = graph
     result, report = _rewrite_nodes(graph, job, shapes)
-    if result is None and any(found.converted for found in reports):
-        result = editor.apply_to_graph(graph, (), NO_EDITS)
+    if result is None:
+        result = changed
     return result, [report, *reports]
 
 
@@ -411,7 +410,8 @@ def _verify(before: GraphView, read: Callable[[], GraphView], form: Form) -> Non
     try:
         violation = verify.find_violation(before, read(), form.edits, form.view)
     except GraphError as error:
-        violation, cause = f"{error.where}: {error.what}", error
+        violation = f"{error.where}: {error.what}"
+        cause = error
     if violation:
         raise RewriteError(
             f"the rewritten graph did not pass verification: {violation}",
@@ -460,17 +460,17 @@ def check_arguments(
     if config is not None:
         check_config(config, where="rewrite(config)")
 
-    def check(name: str, value: Any, is_right: bool, wanted: str, fix: str) -> None:
+    is_hardware = isinstance(hardware, Hardware)
+    is_library = hasattr(library, "function")
+    has_shapes = hasattr(shapes, "output_shapes")
+    for name, value, is_right, wanted, fix in (
+        ("hardware", hardware, is_hardware, "an amp_tf.Hardware", _NO_HARDWARE),
+        ("library", library, is_library, "a FunctionDefLibrary", _NO_LIBRARY),
+        ("shapes", shapes, has_shapes, "an object with output_shapes(node)", _NO_SHAPES),
+    ):
         if value is not None and not is_right:
             what = f"expected {wanted}, got {value!r}"
             raise ConfigError(what, where=f"rewrite({name}=…)", fix=fix)
-
-    is_hardware = isinstance(hardware, Hardware)
-    check("hardware", hardware, is_hardware, "an amp_tf.Hardware", _NO_HARDWARE)
-    is_library = hasattr(library, "function")
-    check("library", library, is_library, "a FunctionDefLibrary", _NO_LIBRARY)
-    has_shapes = hasattr(shapes, "output_shapes")
-    check("shapes", shapes, has_shapes, "an object with output_shapes(node)", _NO_SHAPES)
     where = "rewrite(preserve=…)"
     names = check_names(preserve, where=where)
     for name in names:

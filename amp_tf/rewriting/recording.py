@@ -5,25 +5,20 @@ A report has counts and, if a report file was asked for, the basis of its figure
 Log files are each graph before and after its rewrite, the op lists and the reason for every node.
 Their names are those of TensorFlow's own pass, so that tools that read them go on working. New are
 ``reasons_….txt`` and ``failure_….txt``; the latter stands for it, and for the graph afterwards,
-where a rewrite failed. ``index.tsv`` has a line for each rewrite: the end of its files' names, the
-way in which the graph came, its function, the name scopes that hold most of its nodes (layers and
-models give theirs), and what was converted.
+where a rewrite failed.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import copy
 import dataclasses
-import errno
 import functools
 import importlib
 import itertools
 import os
-import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +27,9 @@ from absl import logging
 from amp_tf.config import LIST_NAMES, AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.graph.edits import Edits
-from amp_tf.graph.names import CAST_SUFFIX, HOIST_SUFFIX, scopes
+from amp_tf.graph.names import CAST_SUFFIX, HOIST_SUFFIX
 from amp_tf.graph.protos import parse_graph
-from amp_tf.graph.sizes import (
-    SHAPES_ATTR,
-    KnownShapes,
-    Lifetimes,
-    Shapes,
-    read_shape,
-    shape_of,
-)
+from amp_tf.graph.sizes import KnownShapes, Lifetimes, Shape, Shapes, read_shape, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import PRODUCTS, READ_OPS
 from amp_tf.oplists.targets import Resolution
@@ -52,9 +40,6 @@ from amp_tf.reporting.figures import Basis, GraphReport, InsertedCast, Products,
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.form import Form, Job, cast_sources
 
-INDEX = "index.tsv"
-_COLUMNS = ("files", "way", "function", "scopes", "nodes", "converted", "casts")
-_SCOPES_SHOWN = 3
 _numbers = itertools.count()
 
 
@@ -81,11 +66,9 @@ def report_of(
         names = [view.names[node] for node in dict.fromkeys(counted)]
     shapes = KnownShapes.of(form.shapes, names)
     if function is not None:
-        of_arguments = {}
-        for name, attributes in zip(view.names, view.argument_attributes, strict=False):
-            if SHAPES_ATTR in attributes:
-                of_arguments[name] = [*map(read_shape, attributes[SHAPES_ATTR].list.shape)]
-        shapes = (shapes or _inferred(function, names, form.job)).and_also(of_arguments)
+        body = [node.name for node in function.node_def]
+        if not KnownShapes.of(form.shapes, body):
+            shapes = shapes.and_also(_inferred(function, names, form.job))
     return GraphReport(
         function=view.function,
         way="offline",
@@ -129,18 +112,20 @@ def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) ->
     peaks = None
     if given:
         of_casts = {}
-        for cast, (node, port) in zip(casts.new, sources.values(), strict=True):
-            of_casts[cast.name] = [shape_of(shapes, view.names[node], port)]
+        for number, cast in enumerate(casts.new, view.node_count):
+            source, port = sources[number]
+            of_casts[cast.name] = [shape_of(shapes, view.names[source], port)]
         after = view.after(casts, job.templates)
         peaks = peak(given.view, shapes), peak(after, shapes.and_also(of_casts))
+    hoisted = 0
+    for node in form.edits.new:
+        hoisted += node.op in READ_OPS and node.name.endswith(HOIST_SUFFIX)
     basis = Basis(
         view=view,
         shapes=shapes,
         resolution=job.resolution,
         casts=tuple(inserted),
-        hoisted=sum(
-            node.op in READ_OPS and node.name.endswith(HOIST_SUFFIX) for node in form.edits.new
-        ),
+        hoisted=hoisted,
         paint=paint,
         config=job.config,
         folded=form.folded,
@@ -152,7 +137,9 @@ def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) ->
     return basis
 
 
-def _inferred(function: Any, names: Sequence[str], job: Job) -> KnownShapes:
+def _inferred(
+    function: Any, names: Sequence[str], job: Job
+) -> Mapping[str, Sequence[Shape | None]]:
     """Takes the shapes of a function whose nodes carry none from its trace.
 
     If a report file was asked for, a function without a trace is made a graph.
@@ -164,14 +151,15 @@ def _inferred(function: Any, names: Sequence[str], job: Job) -> KnownShapes:
         if graph is None and job.config.report_path:
             graph = function_def_to_graph.function_def_to_graph(function)
     except Exception:  # an op that is not registered, for instance; the report has no sizes then
-        return KnownShapes({})
+        return {}
+    if graph is None:
+        return {}
     shapes = {}
     wanted = frozenset(names)
-    operations = () if graph is None else graph.get_operations()
-    for op in operations:
+    for op in graph.get_operations():
         if op.name in wanted:
             shapes[op.name] = [read_shape(out.shape.as_proto()) for out in op.outputs]
-    return KnownShapes(shapes)
+    return shapes
 
 
 def _graph_of(function: Any, name: str) -> Any:
@@ -193,15 +181,11 @@ class Log:
     """Writes the files of one rewrite, if the configuration names a folder.
 
     A folder that cannot be written is a warning, once.
-
-    Args:
-        way: the way in which the graph came: ``"offline"``, ``"grappler"`` or ``"xla"``.
     """
 
-    def __init__(self, config: AmpConfig, resolution: Resolution, way: str = "offline") -> None:
+    def __init__(self, config: AmpConfig, resolution: Resolution) -> None:
         self._path = config.log_path or ""
         self._resolution = resolution
-        self._way = way
         # Workers that share a folder begin together, and would have number and time in common.
         self._stamp = f"{os.getpid()}-{next(_numbers)}_{time.time_ns() // 1_000_000}"
 
@@ -236,30 +220,15 @@ class Log:
             row = (node.precision.value, node.op, node.function, node.name, str(node.reason))
             rows.append("\t".join(row))
         self._write("reasons_AutoMixedPrecision", ".txt", "\n".join(rows) + "\n")
-        for graph in report.graphs:
-            # The outermost name scopes that hold most nodes tell one model from another.
-            around = filter(None, map(scopes, graph.painting.view.names))
-            counts = collections.Counter(names[0] for names in around)
-            most = " ".join(scope for scope, _ in counts.most_common(_SCOPES_SHOWN))
-            self._add_to_index(graph.function, most, graph.total, graph.converted, graph.casts)
 
     def write_failure(self, error: AmpError) -> None:
         """Writes why a rewrite failed.
 
         The graph is broken, or the result did not pass verification.
         """
-        if not self._path:
-            return
-        self._write("failure_AutoMixedPrecision", ".txt", f"{type(error).__name__}: {error}\n")
-        self._add_to_index("", "", "failed", "failed", "failed")
-
-    def _add_to_index(self, *columns: object) -> None:
-        line = "\t".join(map(str, (self._stamp, self._way, *columns)))
-        with _warned_of(self._path):
-            file = Path(self._path) / INDEX
-            with contextlib.suppress(FileExistsError):
-                _append(file, "\t".join(_COLUMNS), os.O_EXCL)
-            _append(file, line)
+        if self._path:
+            text = f"{type(error).__name__}: {error}\n"
+            self._write("failure_AutoMixedPrecision", ".txt", text)
 
     def _write_graph(self, tag: str, graph: Any) -> None:
         if isinstance(graph, bytes):
@@ -268,44 +237,14 @@ class Log:
         self._write(f"graphdef_{tag}", ".pb.txt", str(graph))
 
     def _write(self, stem: str, suffix: str, content: str | bytes) -> None:
-        from amp_tf.reporting import (
-            files,
-        )  # where a folder is named, as nothing else of a rewrite needs it
+        from amp_tf.reporting import files  # nothing else of a rewrite needs it
 
-        with _warned_of(self._path):
+        try:
             folder = Path(self._path)
             folder.mkdir(parents=True, exist_ok=True)
             files.put(folder / f"{stem}_{self._stamp}{suffix}", content)
-
-
-def _append(file: Path, line: str, *flags: int) -> None:
-    """Appends a line to a file in one write, because processes share it.
-
-    A link or a pipe, on which nobody may read, is refused. With ``O_EXCL`` the file is there with
-    its line afterwards, or not at all.
-    """
-    safely = os.O_NOFOLLOW | os.O_NONBLOCK
-    mode = sum(flags, os.O_CREAT | os.O_WRONLY | os.O_APPEND | safely)
-    descriptor = os.open(file, mode, 0o666)
-    with os.fdopen(descriptor, "ab", buffering=0) as opened:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, f"{INDEX} is no file", str(file))
-        data = f"{line}\n".encode()
-        try:
-            if opened.write(data) < len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
-        except OSError:
-            if os.O_EXCL in flags:
-                file.unlink(missing_ok=True)
-            raise
-
-
-@contextlib.contextmanager
-def _warned_of(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        _warn_once(path, error.strerror or str(error))
+        except OSError as error:
+            _warn_once(self._path, error.strerror or str(error))
 
 
 @functools.lru_cache(maxsize=64)

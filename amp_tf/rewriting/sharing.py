@@ -37,25 +37,23 @@ passes it on in another way than calls, branches and loops do.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import connected, control_links, is_sorted
+from amp_tf.graph.algorithms import connected, is_sorted
 from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.datatypes import Indices, Mask, Node, Unit
-from amp_tf.graph.edits import Edits, NewNode, Reader, Rewire
-from amp_tf.graph.names import FreshNames
+from amp_tf.graph.edits import Edits, Reader, Rewire, Tensor
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.templates import called
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.tensor_lists import handles_lists, list_units
-from amp_tf.rewriting.form import Form
+from amp_tf.rewriting.form import Form, NewNodes
 
 LIST_SUFFIX = "AmpTfList"  #: ends the names of new makers of lists
 _PASSING = frozenset({*table.UNCHANGED, *table.IDENTITIES, ARG_OP, RETVAL_OP})
@@ -68,24 +66,26 @@ def share_reads(form: Form) -> Form:
     Only reads for products and biases count: elsewhere there is no cast to share.
     """
     view = form.view
-    edges = view.edges
-    computes = view.mask_with(form.job.products | table.BIASES)
-    is_given = view.mask_with(table.VARIABLE_HANDLES | {ARG_OP})
-    is_used = np.zeros(view.node_count, np.bool_)
-    is_used[edges.src_node[computes[edges.dst_node]]] = True
-    is_read = is_used & view.mask_with(table.READ_OPS)
-    reads = edges.at(is_read[edges.dst_node] & is_given[edges.src_node])
-    alike: dict[tuple[Node, int, str], list[Node]] = {}
-    for source, port, node in reads.rows("src_node", "src_port", "dst_node"):
-        alike.setdefault((source, port, view.devices[node]), []).append(node)
+    handles = table.VARIABLE_HANDLES | {ARG_OP}
+    alike: dict[tuple[Tensor, str], list[Node]] = {}
+    for node in view.nodes_with(table.READ_OPS):
+        handle = view.inputs(node)[0]
+        if view.ops[handle[0]] in handles:
+            alike.setdefault((handle, view.devices[node]), []).append(node)
     rewires: list[Rewire] = []
     for nodes in alike.values():
-        if len(nodes) == 1:  # most; NodeDefs are slow to look at
+        if len(nodes) == 1:  # most
             continue
-        at_once = [node for node in nodes if len(view.protos[node].input) == 1]
-        for node in at_once[1:]:
-            rewires += [Rewire(*reader, at_once[0], 0) for reader in view.readers(node)]
+        shared = [node for node in nodes if _is_cast(form, node) and not view.awaited(node)]
+        for node in shared[1:]:
+            rewires += [Rewire(*reader, shared[0], 0) for reader in view.readers(node)]
     return form.then(Edits(rewires=tuple(rewires)))
+
+
+def _is_cast(form: Form, node: Node) -> bool:
+    """Tells whether a product or a bias reads a node."""
+    readers = {form.view.ops[reader] for reader, _ in form.view.readers(node)}
+    return not readers.isdisjoint(form.job.products | table.BIASES)
 
 
 def part_lists(form: Form) -> Form:
@@ -105,23 +105,23 @@ def part_lists(form: Form) -> Form:
         return form
     # Every list gets a maker of its own; those that become 16 bit keep it.
     narrow = {*_with_own_makers(form, readers).painting.converted_nodes()}
-    makers_of_own = enumerate(readers, view.node_count)
-    return _with_own_makers(form, [reader for maker, reader in makers_of_own if maker in narrow])
+    parted = []
+    for maker, reader in enumerate(readers, view.node_count):
+        if maker in narrow:
+            parted.append(reader)
+    return _with_own_makers(form, parted)
 
 
 def _with_own_makers(form: Form, readers: Sequence[Reader]) -> Form:
     """Copies the maker of a list for each of some readers."""
     view = form.view
-    waits = control_links(view).tolist()
-    fresh = FreshNames(view.names, LIST_SUFFIX)
-    new: list[NewNode] = []
+    new = NewNodes(view, LIST_SUFFIX)
     rewires = []
     for reader, position in readers:
         maker, _ = view.inputs(reader)[position]
-        after = tuple(source for source, node in waits if node == maker)
-        rewires.append(Rewire(reader, position, view.node_count + len(new), 0))
-        new.append(view.copied(maker, fresh.make(view.names[maker]), view.inputs(maker), after))
-    return form.then(Edits(rewires=tuple(rewires), new=tuple(new)))
+        own = new.copy(maker, view.inputs(maker), view.awaited(maker))
+        rewires.append(Rewire(reader, position, own, 0))
+    return form.then(Edits(rewires=tuple(rewires), new=tuple(new.nodes)), new.models)
 
 
 def find_narrow_units(paintings: Mapping[str, Painting], root: str) -> dict[str, list[Unit]]:
@@ -134,22 +134,31 @@ def find_narrow_units(paintings: Mapping[str, Painting], root: str) -> dict[str,
     Returns:
         The units of these types, by function.
     """
-    views = [painting.view for painting in paintings.values()]
-    starts = itertools.accumulate((view.unit_count for view in views), initial=0)
-    bodies = dict(zip(paintings, map(_Body, views, starts), strict=True))
+    bodies: dict[str, _Body] = {}
+    count = 0
+    is_f16 = []
+    may_be_f16 = []
+    sources = []
+    readers = []
+    for name, painting in paintings.items():
+        view = painting.view
+        bodies[name] = _Body(view, count)
+        is_f16.append(painting.is_f16())
+        may_be_f16.append(painting.may_be_f16())
+        sources.append(view.edges.src_unit + count)
+        readers.append(view.edges.dst_unit + count)
+        count += view.unit_count
     list_of, is_shown = _find_lists(bodies, root)
-    is_f16 = np.concatenate([painting.is_f16() for painting in paintings.values()])
-    may_be_f16 = np.concatenate([painting.may_be_f16() for painting in paintings.values()])
     candidates = ~is_shown
-    candidates[list_of[(list_of != _NO_LIST) & ~may_be_f16]] = False
-    all_edges = [(body.view.edges, body.start) for body in bodies.values()]
-    sources = np.concatenate([edges.src_unit + start for edges, start in all_edges])
-    readers = np.concatenate([edges.dst_unit + start for edges, start in all_edges])
-    came_from = list_of[sources]
-    goes_to = list_of[readers]
+    candidates[list_of[(list_of != _NO_LIST) & ~np.concatenate(may_be_f16)]] = False
+    source = np.concatenate(sources)
+    reader = np.concatenate(readers)
+    came_from = list_of[source]
+    goes_to = list_of[reader]
     # Float32 values are written to a list, or its values are read in float32.
-    written = (goes_to != _NO_LIST) & ~is_f16[sources]
-    read = (came_from != _NO_LIST) & ~is_f16[readers]
+    is_wide = ~np.concatenate(is_f16)
+    written = (goes_to != _NO_LIST) & is_wide[source]
+    read = (came_from != _NO_LIST) & is_wide[reader]
     exact = _largest(candidates, goes_to[written], came_from[written])
     narrow = exact | _largest(candidates, came_from[read], goes_to[read], exact)
     is_narrow = np.append(narrow, False)[list_of]  # the last is for units of no list
@@ -191,15 +200,18 @@ class _Body(NamedTuple):
         """Returns its arguments and results, likewise."""
         return [*self.ends(ARG_OP), *self.ends(RETVAL_OP)]
 
+    def handles(self, node: Node) -> list[int]:
+        """Returns the units of a node that are handles, likewise."""
+        units = self.view.units(node)
+        return [self.start + unit for unit in units if self.view.dtypes[unit] == datatypes.VARIANT]
+
     def inputs(self, node: Node) -> list[int]:
         """Returns the inputs of a node, likewise."""
-        first = self.start + self.view.base[node]
-        return [first + slot for slot in self.view.signatures[node].inputs]
+        return [self.start + unit for unit in self.view.input_units(node)]
 
     def outputs(self, node: Node) -> list[int]:
         """Returns the outputs of a node, likewise."""
-        first = self.start + self.view.base[node]
-        return [first + slot for slot in self.view.signatures[node].outputs]
+        return [self.start + unit for unit in self.view.output_units(node)]
 
 
 class _ListSearch:
@@ -222,36 +234,43 @@ class _ListSearch:
         for name in (root, *_find_recursive(bodies)):
             self.shown += bodies[name].all_ends()
         for body in bodies.values():
-            self._follow(body)
+            view = body.view
+            is_handle = np.asarray(view.dtypes) == datatypes.VARIANT
+            self.handles += (np.flatnonzero(is_handle) + body.start).tolist()
+            edges = view.edges.at(is_handle[view.edges.src_unit])
+            for source, reader in edges.rows("src_unit", "dst_unit"):
+                self.links.append((body.start + source, body.start + reader))
+            for node, signature in enumerate(view.signatures):
+                if handles_lists(signature):
+                    self._follow_list(body, node)
+                else:
+                    self._follow_calls(body, node)
 
-    def _follow(self, body: _Body) -> None:
-        view, start = body
-        is_handle = np.asarray(view.dtypes) == datatypes.VARIANT
-        self.handles += (np.flatnonzero(is_handle) + start).tolist()
-        edges = view.edges.at(is_handle[view.edges.src_unit])
-        for source, reader in edges.rows("src_unit", "dst_unit"):
-            self.links.append((source + start, reader + start))
-        for node in range(view.node_count):
-            op = view.ops[node]
-            units = [unit for unit in view.units(node) if is_handle[unit]]
-            proto = view.protos[node]
-            names = [] if proto is None else called(proto, self._bodies)
-            callees = [self._bodies[name] for name in names if name in self._bodies]
-            if handles_lists(view.signatures[node]):
-                # A handle of a type that the node chooses is an element of another list.
-                self.shown += [unit + start for unit in units if not view.slot(node, unit).is_fixed]
-                element, handle = list_units(view, node)
-                if element is not None and handle is not None:
-                    self.elements.append((element + start, handle + start))
-            elif len(callees) == len(names) and (op in table.HANDING_OVER or op in self._bodies):
-                handed = body.inputs(node)[table.HANDING_OVER.get(op, 0) :]
-                for callee in callees:
-                    self.links += zip(handed, callee.ends(ARG_OP), strict=False)
-                    self.links += zip(body.outputs(node), callee.ends(RETVAL_OP), strict=False)
-            elif op not in _PASSING:
-                self.shown += [unit + start for unit in units]
-                for callee in callees:
-                    self.shown += callee.all_ends()
+    def _follow_list(self, body: _Body, node: Node) -> None:
+        """Follows an op that makes, reads or changes a list."""
+        for unit in body.handles(node):
+            # A handle of a type that the node chooses is an element of another list.
+            if not body.view.slot(node, unit - body.start).is_fixed:
+                self.shown.append(unit)
+        element, handle = list_units(body.view, node)
+        if element is not None and handle is not None:
+            self.elements.append((body.start + element, body.start + handle))
+
+    def _follow_calls(self, body: _Body, node: Node) -> None:
+        """Follows the handles that a node hands to functions, or to what is not known."""
+        op = body.view.ops[node]
+        names = called(body.view.protos[node], self._bodies)
+        callees = [self._bodies[name] for name in names if name in self._bodies]
+        is_known = len(callees) == len(names)
+        if is_known and (op in table.HANDING_OVER or op in self._bodies):
+            handed = body.inputs(node)[table.HANDING_OVER.get(op, 0) :]
+            for callee in callees:
+                self.links += zip(handed, callee.ends(ARG_OP), strict=False)
+                self.links += zip(body.outputs(node), callee.ends(RETVAL_OP), strict=False)
+        elif op not in _PASSING:
+            self.shown += body.handles(node)
+            for callee in callees:
+                self.shown += callee.all_ends()
 
 
 def _find_lists(bodies: Mapping[str, _Body], root: str) -> tuple[Indices, Mask]:
@@ -271,7 +290,9 @@ def _find_lists(bodies: Mapping[str, _Body], root: str) -> tuple[Indices, Mask]:
     for element, handle in search.elements:
         list_of[element] = number_of[handle]
     is_shown = np.zeros(len(groups), np.bool_)
-    is_shown[[number_of[unit] for unit in search.shown if unit in number_of]] = True
+    for unit in search.shown:
+        if unit in number_of:
+            is_shown[number_of[unit]] = True
     return list_of, is_shown
 
 
@@ -284,8 +305,9 @@ def _find_recursive(bodies: Mapping[str, _Body]) -> list[str]:
     calls: list[tuple[int, int]] = []
     for name, body in bodies.items():
         for proto in body.view.protos:
-            callees = [] if proto is None else called(proto, bodies)
-            calls += [(number_of[each], number_of[name]) for each in callees if each in bodies]
-    sources, readers = np.array(calls, np.int32).reshape(-1, 2).T
-    is_free = is_sorted(np.ones(len(bodies), np.bool_), sources, readers)
-    return [name for name, is_one in zip(bodies, is_free, strict=True) if not is_one]
+            for callee in called(proto, bodies):
+                if callee in bodies:
+                    calls.append((number_of[callee], number_of[name]))
+    callees, callers = np.array(calls, np.int32).reshape(-1, 2).T
+    is_free = is_sorted(np.ones(len(bodies), np.bool_), callees, callers)
+    return [name for name, number in number_of.items() if not is_free[number]]

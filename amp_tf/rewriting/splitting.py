@@ -41,8 +41,8 @@ from typing import Any, NamedTuple
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node
-from amp_tf.graph.edits import Edits, NewNode, Reop, Tensor, attribute, having
-from amp_tf.graph.names import SPLIT_SUFFIX, FreshNames
+from amp_tf.graph.edits import Edits, Reop, Tensor, attribute
+from amp_tf.graph.names import SPLIT_SUFFIX
 from amp_tf.graph.sizes import SHAPES_ATTR, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import fusions
@@ -60,7 +60,7 @@ from amp_tf.oplists.targets import CPU_DEVICE
 from amp_tf.painting.eligibility import SCOPE_ATTR
 from amp_tf.painting.paint import RULES
 from amp_tf.painting.reasons import Rule
-from amp_tf.rewriting.form import Form
+from amp_tf.rewriting.form import Form, NewNodes
 
 _TO_BE_MADE = (SHAPES_ATTR, "_input_shapes")  # a node with other inputs or results has others
 
@@ -120,8 +120,9 @@ def _compositions(view: GraphView) -> dict[Node, Sequence[Part]]:
         names = [name.decode() for name in proto.attr["op_names"].list.s]
         if proto.attr["T"].type != datatypes.FLOAT or (MAGNIFYING | ABSOLUTE).isdisjoint(names):
             continue
-        first, *others = map(fusions.Step, names)
-        found[node] = [Part(first, view.inputs(node)), *(Part(step, ()) for step in others)]
+        parts = [Part(fusions.Step(name), ()) for name in names]
+        parts[0] = Part(parts[0].step, view.inputs(node))
+        found[node] = parts
     return found
 
 
@@ -226,40 +227,42 @@ def with_parts(form: Form, chains: Mapping[Node, Sequence[Part]]) -> Form:
     if not chains:
         return form
     view = form.view
-    fresh = FreshNames(view.names, SPLIT_SUFFIX)
+    new = NewNodes(view, SPLIT_SUFFIX)
     reops = []
-    new: list[NewNode] = []
-    models = {}
     for node, parts in chains.items():
         proto = view.protos[node]
-        waits = tuple(view.number_of[text[1:]] for text in proto.input if text.startswith("^"))
         *firsts, last = parts
         before: tuple[Tensor, ...] = ()
         for part in firsts:
-            op = part.step.op
-            inputs = (*before, *part.inputs)
-            attributes = having(**_attributes(part.step, proto))
-            before = ((view.node_count + len(new), 0),)
-            name = fresh.make(f"{view.names[node]}-{op}")
-            new.append(NewNode(name, op, view.devices[node], inputs, waits, attributes))
-            models[name] = node
+            added = new.add(
+                f"{view.names[node]}-{part.step.op}",
+                part.step.op,
+                [*before, *part.inputs],
+                _attributes(part.step, proto),
+                beside=node,
+                after=view.awaited(node),
+                model=node,
+            )
+            before = ((added, 0),)
         changes: dict[str, Any] = {}
         for name in proto.attr:
             if name[:1] != "_" or name in _TO_BE_MADE:
                 changes[name] = None
         changes.update(_attributes(last.step, proto))
         reops.append(Reop(node, last.step.op, changes, (*before, *last.inputs)))
-    return form.then(Edits(tuple(reops), new=tuple(new)), models)
+    return form.then(Edits(tuple(reops), new=tuple(new.nodes)), new.models)
 
 
 def _attributes(step: fusions.Step, proto: Any) -> dict[str, Any]:
     """Returns the attributes of a part of a fused product."""
-    found = {
-        name: proto.attr[source] for name, source in step.attributes.items() if source in proto.attr
-    }
+    found = {}
+    for name, source in step.attributes.items():
+        if source in proto.attr:
+            found[name] = proto.attr[source]
     if SCOPE_ATTR in proto.attr:
         found[SCOPE_ATTR] = proto.attr[SCOPE_ATTR]
     if SHAPES_ATTR in proto.attr and step.op not in NORMALIZING:  # these have further results
         found[SHAPES_ATTR] = proto.attr[SHAPES_ATTR]
-    fixed = {name: attribute(**value) for name, value in step.fixed.items()}
-    return {**found, **fixed, "T": attribute(type=datatypes.FLOAT)}
+    for name, value in step.fixed.items():
+        found[name] = attribute(**value)
+    return {**found, "T": attribute(type=datatypes.FLOAT)}

@@ -44,7 +44,7 @@ def edit_function(text, plan):
     view = read_function(proto, templates)
     edits = plan(view, numbers_of(view))
     after = view.after(edits, templates)
-    result = editor.apply_to_function(proto, view.names, view.signatures, edits, after.signatures)
+    result = editor.apply_to_function(proto, view, edits, after.signatures)
     written = read_function(result, templates)
     assert list(written.names) == list(after.names)
     for column in ("src_node", "src_port", "dst_node", "dst_position"):

@@ -79,7 +79,14 @@ def hoist():
         rewires=(Rewire(PRODUCT, 1, ENTER, 0),),
         waits=(Wait(READ, ENTER),),
         new=(
-            view.copied(READ, "early", ((W_OUTSIDE, 0),), (X_OUTSIDE,)),
+            NewNode(
+                "early",
+                "ReadVariableOp",
+                view.devices[READ],
+                ((W_OUTSIDE, 0),),
+                (X_OUTSIDE,),
+                having(**view.protos[READ].attr),
+            ),
             made("enter = Enter() frame_name='l' is_constant=true", (EARLY, 0), after=(X_OUTSIDE,)),
         ),
     )
@@ -97,6 +104,7 @@ def check_same(planned, found):
     assert planned.names == found.names
     assert planned.ops == found.ops
     assert planned.devices == found.devices
+    assert sorted(planned.controls.tolist()) == sorted(found.controls.tolist())
     assert [signature.slots for signature in planned.signatures] == [
         signature.slots for signature in found.signatures
     ]

@@ -61,7 +61,9 @@ def numbered(values):
 
 def meaning(text, number_of):
     if text.startswith("^"):
-        return (CONTROL if text[1:] in number_of else UNKNOWN - 1), 0
+        if text[1:] in number_of:
+            return CONTROL, number_of[text[1:]]
+        return UNKNOWN, 0
     if text in number_of:
         return number_of[text], 0
     name, _, port = text.rpartition(":")

@@ -4,6 +4,7 @@ import pytest
 
 from amp_tf.errors import GraphError
 from amp_tf.graph.reader import read_function, read_graph
+from amp_tf.graph.sizes import KnownShapes
 from amp_tf.graph.templates import Templates
 from tests.small_graphs import function, graph
 
@@ -147,7 +148,7 @@ def test_a_function_has_its_arguments_first_then_its_results_then_its_body():
     assert view.function == "f"
     assert view.names == ["x", "n", "f/y", "f/z", "s", "m"]
     assert view.ops == ["_Arg", "_Arg", "_Retval", "_Retval", "Split", "MatMul"]
-    assert [proto is None for proto in view.protos] == [True, True, True, True, False, False]
+    assert [proto.name for proto in view.protos] == view.names
     assert edges(view) == [
         ("m:0", "f/y", 0),
         ("x:0", "f/z", 0),
@@ -188,7 +189,7 @@ def test_an_argument_and_a_result_may_be_named_with_and_without_a_number(argumen
         ),
         (
             "r = Relu(x)\nreturn y = r:activations:1",
-            "function 'f', node 'f/y': reads port 1 of 'r', which has 1 output(s)",
+            "function 'f', node 'f/y': input 0 is 'r:activations:1', which is not a tensor",
         ),
         ("n = NoOp()", "function 'f': result 'y' has no tensor"),
     ],
@@ -238,3 +239,22 @@ def test_a_name_with_control_characters_is_refused():
         GraphError, match=r"node 'sec\\x00nd': the name .* holds control characters"
     ):
         read_graph(made, Templates())
+
+
+def test_an_argument_has_the_attributes_that_its_function_gives_it():
+    made = function(FUNCTION)
+    shape = made.arg_attr[0].attr["_output_shapes"].list.shape.add()
+    shape.dim.add().size = 3
+    before = made.SerializeToString(deterministic=True)
+    view = read_function(made, Templates())
+    assert KnownShapes.of_nodes(view.protos).output_shapes("x") == [(3,)]
+    assert [proto.attr["index"].i for proto in view.protos[:2]] == [0, 1]
+    assert made.SerializeToString(deterministic=True) == before
+
+
+def test_control_inputs_are_edges_of_their_own():
+    view = read("x = Placeholder()\nr = Relu(x) ^x\ns = Relu(r) ^x ^r")
+    assert view.controls.tolist() == [[0, 1], [0, 2], [1, 2]]
+    assert view.awaited(2) == [0, 1]
+    assert [ends.tolist() for ends in view.links] == [[0, 1, 0, 0, 1], [1, 2, 1, 2, 2]]
+    assert read_text(FUNCTION).controls.tolist() == [[0, 5]]

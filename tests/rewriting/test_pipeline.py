@@ -423,7 +423,6 @@ def test_what_a_terminal_would_obey_reaches_no_message(where: str, tmp_path) -> 
     for file in tmp_path.glob("*.t*"):
         if not file.name.endswith(".pb.txt"):  # which escapes by itself
             assert file.read_text().replace("\n", "").replace("\t", "").isprintable()
-    assert len((tmp_path / "index.tsv").read_text().splitlines()) == 2
 
 
 def test_what_three_paintings_leave_of_a_pass_is_kept():
