@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from amp_tf.rewriting.pipeline import rewrite as rewrite
     from amp_tf.tools.comparing.comparison import Comparison as Comparison
     from amp_tf.tools.comparing.pipeline import compare as compare
+    from amp_tf.tools.timing.calls import time as time
+    from amp_tf.tools.timing.rounds import Timed as Timed
 
 __version__ = "0.1.0"
 
@@ -62,6 +64,8 @@ _NAMES = {  # by the module that has them
     "rewriting.pipeline": "RewriteResult rewrite",
     "tools.comparing.comparison": "Comparison",
     "tools.comparing.pipeline": "compare",
+    "tools.timing.calls": "time",
+    "tools.timing.rounds": "Timed",
 }
 _HOMES = {name: f"amp_tf.{home}" for home, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_HOMES)

@@ -266,6 +266,7 @@ def _add_time(parser: argparse.ArgumentParser) -> None:
         default=10.0,
         help="begin no further round after N minutes; by default 10",
     )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
     add_settings(parser, has_target=False)  # its runs are on this machine's devices
 
 

@@ -38,7 +38,10 @@ def run(args: argparse.Namespace) -> int:
         progress=on_stderr("amp-tf time"),
     )
     timed = Timed(program.step, program.device, program.summary, float32, mixed)
-    print(timed)
+    if args.json:
+        print(json.dumps(timed.to_dict(), indent=1))
+    else:
+        print(timed)
     if timed.verdict.is_known:
         return 0
     return TOO_NOISY

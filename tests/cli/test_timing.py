@@ -1,5 +1,6 @@
 """``amp-tf time``: small programs of each kind, those that cannot be timed, and how they end."""
 
+import json
 import os
 import signal
 import subprocess
@@ -87,14 +88,21 @@ def test_a_program_of_each_kind_is_timed_both_ways(here, step):
 
 
 @pytest.mark.process
-def test_the_command_prints_both_ways_and_a_verdict(here, capsys):
-    options = ["--precision", "bfloat16", "--rounds", "3"]
+@pytest.mark.parametrize("is_json", [False, True])
+def test_the_command_prints_both_ways_and_a_verdict(here, capsys, is_json):
+    options = ["--precision", "bfloat16", "--rounds", "3", *["--json"] * is_json]
     status = main(["time", *options, "--", *command(here, PROGRAMS["fit"])])
     out, err = capsys.readouterr()
     assert err.count("amp-tf time: round ") == 3
-    assert out.startswith("A step of fit, 39 and 39 of them in 3 rounds:\n")
-    assert "\namp_tf: 2 graphs, " in out
-    verdict = out.splitlines()[-1]
+    if is_json:
+        found = json.loads(out)
+        assert found["step"] == "fit"
+        assert [len(found[way]) for way in ("float32", "mixed")] == [3, 3]
+        verdict = found["verdict"]
+    else:
+        assert out.startswith("A step of fit, 39 and 39 of them in 3 rounds:\n")
+        assert "\namp_tf: 2 graphs, " in out
+        verdict = out.splitlines()[-1]
     assert status == verdict.startswith("too noisy")
 
 

@@ -1,5 +1,7 @@
 """Rounds of runs give a verdict, and end when further rounds would not change it."""
 
+import json
+
 import pytest
 
 from amp_tf.tools.timing.rounds import Run, Timed, Verdict, take_rounds
@@ -90,6 +92,10 @@ def test_the_result_has_both_ways_side_by_side():
         "amp_tf: 2 graphs\n"
         "faster: 21.82 ± 0.07 times"
     )
+    found = json.loads(json.dumps(timed.to_dict()))
+    assert found["speedup"] == pytest.approx(21.82, abs=0.005)
+    assert found["verdict"] == "faster: 21.82 ± 0.07 times"
+    assert [one["peak_mib"] for one in found["mixed"]] == [100.0, 100.0, 100.0]
 
 
 def test_memory_that_is_not_known_has_no_row():

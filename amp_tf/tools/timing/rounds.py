@@ -13,6 +13,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from amp_tf.config import DISABLE_VAR
 from amp_tf.tools.progress import Progress, during, silent
@@ -114,6 +115,16 @@ class Timed:
         for float32, mixed in zip(self.float32, self.mixed, strict=True):
             ratios.append(float32.median / mixed.median)
         return Verdict.of(ratios)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns everything as JSON's types."""
+        verdict = self.verdict
+        return {
+            **dataclasses.asdict(self),
+            "speedup": verdict.speedup,
+            "standard_error": verdict.error,
+            "verdict": verdict.told(self.device),
+        }
 
     def __str__(self) -> str:
         float32 = _figures(self.float32)

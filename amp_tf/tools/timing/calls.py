@@ -1,0 +1,96 @@
+"""Times a function in this process: what ``amp_tf.time`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from amp_tf.config import AmpConfig, check_config
+from amp_tf.errors import AmpError, ConfigError
+from amp_tf.hooks import summary, switch
+from amp_tf.reporting import reports
+from amp_tf.tools.timing.recording import LEAST, device
+from amp_tf.tools.timing.rounds import Run, Timed, take_rounds
+
+_WHERE = "amp_tf.time"
+_SECONDS = 0.5  # of one way in a round
+
+
+def time(
+    function: Callable[..., Any],
+    *inputs: Any,
+    config: AmpConfig | None = None,
+    rounds: int = 20,
+    minutes: float = 5.0,
+) -> Timed:
+    """Times a function in float32 and with amp_tf, in turns, and says which is faster.
+
+    ``print(amp_tf.time(model, x))`` times a model's call; ``model.train_step`` with ``(x, y)`` its
+    training step, which then trains. The function is traced once for each way. A function with
+    ``jit_compile=True`` that it calls and that was traced before stays as it was traced.
+
+    Args:
+        function: a ``tf.function``, a Keras model, or a function that TensorFlow can trace.
+        *inputs: its arguments.
+        config: what to convert; the environment's settings by default.
+        rounds: how many rounds are made at most; each takes about a second, and three are made in
+            any case.
+        minutes: after so many no further round begins.
+
+    Returns:
+        The times, and the verdict that is made of them.
+
+    Raises:
+        ConfigError: an argument is not valid, or amp_tf is on already.
+        AmpError: amp_tf converts nothing in the function.
+    """
+    if switch.is_enabled():
+        fix = "Call it with amp_tf off: it is turned on for each second run"
+        raise ConfigError("amp_tf is on", where=_WHERE, fix=fix)
+    config = AmpConfig.from_env() if config is None else check_config(config, where=_WHERE)
+    calls = {False: _traced(function, inputs), True: _traced(function, inputs)}
+    reports.reset()
+    first_s = {False: _seconds(calls[False])}
+    with switch.enable(config):
+        first_s[True] = _seconds(calls[True])
+        told = summary.line()
+    has_converted = reports.totals().converted > 0
+    reports.reset()  # no line at exit for these graphs
+    if not has_converted:
+        fix = 'Name a precision, as in config=amp_tf.AmpConfig(precision="bfloat16")'
+        raise AmpError(f"there is nothing to time ({told})", where=_WHERE, fix=fix)
+
+    def run(is_mixed: bool) -> Run:
+        call = calls[is_mixed]
+        call()
+        taken: list[float] = []
+        while len(taken) < LEAST or sum(taken) < _SECONDS:
+            taken.append(_seconds(call))
+        return Run(tuple(1e3 * seconds for seconds in taken), first_s[is_mixed])
+
+    float32, mixed = take_rounds(run, rounds, minutes)
+    name = getattr(function, "__name__", None) or getattr(function, "name", "the function")
+    return Timed(str(name), device(), told, float32, mixed)
+
+
+def _traced(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], None]:
+    """Returns what calls a new trace of a function, and waits until the results are there."""
+    import numpy as np
+    import tensorflow as tf
+
+    inner = getattr(function, "python_function", function)
+    traced = tf.function(inner, jit_compile=getattr(function, "_jit_compile", None))
+    given = [tf.constant(one) if isinstance(one, np.ndarray) else one for one in inputs]
+
+    def call() -> None:
+        traced(*given)
+        tf.test.experimental.sync_devices()
+
+    return call
+
+
+def _seconds(call: Callable[[], None]) -> float:
+    begin = perf_counter()
+    call()
+    return perf_counter() - begin

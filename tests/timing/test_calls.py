@@ -1,0 +1,62 @@
+"""``amp_tf.time``: a function in this process, in float32 and in 16 bit."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import amp_tf
+from amp_tf.errors import AmpError, ConfigError
+from amp_tf.reporting import reports
+
+BF16 = amp_tf.AmpConfig(precision="bfloat16")
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setattr("amp_tf.tools.timing.calls._SECONDS", 0.0)
+
+
+@pytest.mark.parametrize("kind", ["function", "tf.function", "model"])
+def test_each_way_runs_in_its_precision(few, kind):
+    results = []
+    x = np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32)
+
+    def product(x):
+        y = tf.matmul(x, x)
+        tf.py_function(lambda value: results.append(value.numpy()), [y], [])
+        return y
+
+    model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(16)], name="small")
+    subject = {"function": product, "tf.function": tf.function(product), "model": model}[kind]
+    timed = amp_tf.time(subject, x, config=BF16, rounds=3)
+    assert len(timed.float32) == len(timed.mixed) == 3
+    assert all(len(run.step_ms) == 5 and run.first_s > 0 for run in timed.float32 + timed.mixed)
+    assert "converted to bfloat16" in timed.summary
+    assert timed.step == ("small" if kind == "model" else "product")
+    if kind != "model":
+        exact = sum(np.array_equal(result, results[0]) for result in results)
+        assert exact == len(results) / 2
+        np.testing.assert_allclose(results[0], x @ x, rtol=1e-5, atol=1e-5)
+    assert not amp_tf.is_enabled()
+    assert reports.totals().total == 0
+
+
+def test_a_training_step_is_timed(few):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
+    model.compile("sgd", "mse")
+    data = (tf.ones((8, 4)), tf.ones((8, 4)))
+    before = model.get_weights()[0].copy()
+    timed = amp_tf.time(model.train_step, data, config=BF16, rounds=3)
+    assert timed.step == "train_step"
+    assert not np.array_equal(model.get_weights()[0], before)
+
+
+def test_where_nothing_is_converted_there_is_nothing_to_time(few):
+    with pytest.raises(AmpError, match=r"there is nothing to time \(.* 0 of \d+ nodes converted"):
+        amp_tf.time(lambda x: x + 1.0, tf.ones(3), config=BF16)
+
+
+def test_misuse_is_refused():
+    with amp_tf.enable(BF16), pytest.raises(ConfigError, match=r"amp_tf\.time: amp_tf is on"):
+        amp_tf.time(tf.abs, 1.0)
