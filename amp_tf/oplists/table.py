@@ -301,8 +301,6 @@ RANGING_GRADIENTS = Trait("InvGrad ReciprocalGrad RsqrtGrad SqrtGrad")
 INACCURATE = Trait("Elu LogSoftmax Selu")
 #: Ops that take the mean off their values and divide by the deviation.
 NORMALIZING = Trait("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 _FusedBatchNormEx")
-#: Their gradients, which keep their sums in float32 whatever the type of their input.
-NORMALIZING_GRADIENTS = Trait("FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3")
 #: Ops that kernels compute together with the product before them: its result is rounded once for
 #: both.
 FOLLOWING = Trait("BiasAdd BiasAddV1 LeakyRelu Relu Relu6")

@@ -38,7 +38,7 @@ from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.painting.decisions import NodeDecision
-from amp_tf.painting.masks import Direction, EdgeMask, NodeMask, mask_of
+from amp_tf.painting.masks import Direction, EdgeMask, NodeMask
 from amp_tf.painting.reasons import Code
 from amp_tf.painting.value_graph import ValueGraph, casts_of
 
@@ -54,13 +54,13 @@ def keep_origins(values: ValueGraph) -> Iterator[NodeDecision]:
     So is what only moves exact values, where something else than a product reads them.
 
     A sum runs where a value goes through arithmetic and comes back without a product in between:
-    through a loop, as the result of a function that may be called again with it, or through a
-    variable that is read again in the next step. A state that each iteration makes anew by a
-    product, such as an LSTM's output, may be 16 bit. What the value is multiplied by is painted
-    deny as well, up to the product that it comes from: .998 is 1 in bfloat16, and .998 to the 500th
-    is .37. So are the constant factors of what is added, which would be off by the same share in
-    each step, and a chain of more than :data:`LONGEST_SUM` additions to one value, biases not
-    counted; where a normalization or a gate lies between two, the sum begins anew.
+    through a loop, or as the result of a function that may be called again with it. A state that
+    each iteration makes anew by a product, such as an LSTM's output, may be 16 bit. What the value
+    is multiplied by is painted deny as well, up to the product that it comes from: .998 is 1 in
+    bfloat16, and .998 to the 500th is .37. So are the constant factors of what is added, which
+    would be off by the same share in each step, and a chain of more than :data:`LONGEST_SUM`
+    additions to one value, biases not counted; where a normalization or a gate lies between two,
+    the sum begins anew.
 
     Difference "origin": TensorFlow converts sums as all arithmetic, and casts the float32 side of
     an addition down.
@@ -101,7 +101,7 @@ def _running_sums(values: ValueGraph) -> NodeMask:
     adding = values.of_ops(table.ADDING) & values.computes
     scaling = values.of_ops(table.SCALING)
     scaled = scaling & values.readers_of(values.of_ops(("Const",)))
-    circling = _come_back(values) | _stored_and_read(values)
+    circling = _come_back(values)
     straight = values.is_open & ~circling
     multiplied = values.upstream(circling & scaling, through=straight)
     found = circling | _long_sums(values, adding & ~circling, straight, scaled)
@@ -125,29 +125,6 @@ def _come_back(values: ValueGraph) -> NodeMask:
         links += ((result, first) for result in results)
         links += ((first, other) for other in others)
     return values.on_cycles(~values.users, closing, np.array(links, np.int32).reshape(-1, 2).T)
-
-
-def _stored_and_read(values: ValueGraph) -> NodeMask:
-    """Returns the nodes of a value that a variable holds and a step writes: the next one reads it
-    from there.
-
-    By way of a variable, a bias that a loss comes back to by a sum over all examples is no running
-    sum. What a normalization keeps running, or its gradient sums, is float32 whatever the type of
-    its input.
-    """
-    edges = values.view.edges
-    of_handles = edges.dst_position == 0
-    reading = of_handles & values.of_ops(table.READ_OPS)[edges.dst_node]
-    writing = of_handles & values.of_ops(table.STORING)[edges.dst_node]
-    is_read = mask_of(edges.src_node[reading], len(values.users))
-    writing &= is_read[edges.src_node]
-    # From what writes to the variable's handle, and from there to what reads.
-    sources = np.append(edges.dst_node[writing], edges.src_node[reading])
-    readers = np.append(edges.src_node[writing], edges.dst_node[reading])
-    normalizing = {*table.NORMALIZING, *table.NORMALIZING_GRADIENTS}
-    apart = values.of_ops({*table.TOTALS, *table.SUMS_IN_BFLOAT16, *normalizing})
-    nothing = np.zeros_like(apart)
-    return values.on_cycles(~values.users & ~apart, nothing, np.array([sources, readers]))
 
 
 def _long_sums(
