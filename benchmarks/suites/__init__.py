@@ -1,1 +1,1 @@
-"""Tests that the authors of Keras and of other libraries wrote, run with amp_tf and without it."""
+"""Tests that the authors of other libraries wrote, run with amp_tf and without it."""

@@ -17,6 +17,6 @@ NAMED = (
 def reason(test: str, mode: str) -> str:
     """Why a test may fail; "" if it may not."""
     for tests, types, why in NAMED:
-        if re.search(tests, test) and re.search(types, mode):
+        if re.search(tests, test) and re.fullmatch(types, mode):
             return why
     return ""

@@ -1,7 +1,7 @@
 """The suites: what is installed for each, where its tests are, and which calls become functions.
 
-Only distributions that a package index has are used. tf_keras has no tests in its own (2.16 to 2.21
-were looked at), so the model garden's stand for it: its layers and models are written for tf_keras.
+Only distributions that a package index has are used. Those of TensorFlow and of tf_keras (2.16,
+2.21) have no test files.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ class Suite:
     Attributes:
         name: what the command line and tables call it.
         distribution: has the tests, and gives the version.
-        packages: requirements that are installed with their own dependencies.
-        alone: requirements that are installed without.
+        packages: requirements besides TensorFlow, Keras and amp_tf.
         files: a pattern of the test files, below ``site-packages``.
         quick: matches the paths of files that ``--quick`` runs.
         imports: modules that are imported before the process of a file is forked.
@@ -39,7 +38,6 @@ class Suite:
     distribution: str
     files: str
     packages: tuple[str, ...] = ()
-    alone: tuple[str, ...] = ()
     quick: str = r"(?!)"
     imports: tuple[str, ...] = ("tensorflow",)
     classes: tuple[str, ...] = ()
@@ -54,6 +52,7 @@ SUITES = {
             "keras",
             "keras",
             "keras/src/**/*_test.py",
+            packages=("scikit-learn",),
             quick=r"layers/(core|attention|convolutional|normalization)/|models/",
             imports=("tensorflow", "keras"),
             classes=("keras.src.layers.layer:Layer", "keras.src.ops.operation:Operation"),
@@ -61,31 +60,6 @@ SUITES = {
                 f"keras.src.ops.{name}" for name in ("numpy", "nn", "linalg", "math", "image")
             ),
             variables={"KERAS_BACKEND": "tensorflow"},
-        ),
-        Suite(
-            "sonnet",
-            "dm-sonnet",
-            "sonnet/src/**/*_test.py",
-            packages=("dm-sonnet", "dm-tree", "tabulate", "wrapt"),
-            quick=r"src/(linear|conv|recurrent|base)_test",
-            imports=("tensorflow", "sonnet"),
-            classes=("sonnet.src.base:Module",),
-        ),
-        Suite(
-            "model_garden",
-            "tf-models-official",
-            "official/nlp/modeling/**/*_test.py",
-            packages=("gin-config", "pyyaml", "six"),
-            alone=("tf-models-official", "tf_keras"),
-            quick=r"layers/",
-            imports=("tensorflow", "tf_keras"),
-            classes=("tf_keras.src.engine.base_layer:Layer",),
-            variables={"TF_USE_LEGACY_KERAS": "1"},
-        ),
-        Suite(
-            "tensorflow",
-            "tensorflow-cpu",
-            "tensorflow/python/ops/*_test_base.py",
         ),
     )
 }
@@ -98,12 +72,10 @@ def prepare(suite: Suite) -> venvs.Venv:
         venvs.SetupError: pip failed; the text has its last lines.
     """
     venv = venvs.make(FOLDER / suite.name)
-    wanted = venvs.fingerprint(*suite.packages, *suite.alone, editable=True)
+    wanted = venvs.fingerprint(*suite.packages, editable=True)
     if venv.read_stamp() == wanted:
         return venv
-    packages = ("--editable", ".[cpu]", "pytest>=8", "scikit-learn", *suite.packages)
+    packages = ("--editable", ".[cpu]", "pytest>=8", *suite.packages)
     venv.pip("install", *packages, title=f"install what {suite.name} needs")
-    if suite.alone:  # their own requirements name packages that their tests here do not need
-        venv.pip("install", "--no-deps", *suite.alone, title=f"install {suite.alone[0]}")
     venv.write_stamp(wanted)
     return venv

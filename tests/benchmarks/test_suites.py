@@ -90,7 +90,9 @@ def test_a_suite_is_run_in_each_mode_and_counted(tiny, tmp_path, monkeypatch):
     page = outcomes.page(facts, runs)
     assert "| bfloat16 | 1 | 1 | 1 | 1 | 4 | 1 | 0 | 1 |" in page
     assert f"| `tiny_suite.py::{ours}` | bfloat16 | AssertionError (tiny_suite.py:16) |" in page
-    monkeypatch.setattr(named, "NAMED", ((ours, "float16", "Another type."), (ours, "", "Why.")))
+    monkeypatch.setattr(
+        named, "NAMED", ((ours, "float16", "Another type."), (ours, "b?float16", "Why."))
+    )
     page = outcomes.page(facts, runs)
     assert "| bfloat16 | 1 | 1 | 1 | 1 | 4 | 1 | 1 | 0 |" in page
     assert page.endswith(" | Why. |")
