@@ -97,7 +97,7 @@ def compare(
 
 def _compare(name: str, work: Work, config: AmpConfig, result: RewriteResult) -> Comparison:
     precision = work.precision
-    measured, scale = work.measure(result.graph, f"float32 and {precision.value}")
+    measured, scale = work.measure(result.graph, f"float32 and {precision.value}", is_first=True)
     if not any(one.largest or one.error or one.nonfinite for one in measured.pooled()):
         raise GraphError(
             "in float32 all outputs are empty, zero, inf or nan, so there is nothing to compare",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from amp_tf.tools.comparing.flattening import GRADIENT, UPDATE, FlatStep
 from amp_tf.tools.comparing.joining import RunnableStep, output_names
 from amp_tf.tools.comparing.nodes import NodeError, measure_nodes
 from amp_tf.tools.comparing.verdicts import NO_TRUTH, Output, Statistics, difference_row, judge
-from amp_tf.tools.progress import Progress
+from amp_tf.tools.progress import Progress, lasting
 
 _UNSCALED = 1.0
 # as loss scaling searches, in larger steps
@@ -29,6 +30,9 @@ _SCALES = tuple(2.0**power for power in (15, 11, 7, 3, 0, -5, -10))
 _IDEAL = "products alone in 16 bit"
 _FEW = 8  # numbers of an output whose error varies much between batches
 _SHARE_JUDGED = 8  # one batch of so many is judged, because the yardstick costs three more runs
+# How many batches take about as long as to judge one, and as the look at single nodes.
+_JUDGING = 2
+_NODES = 3
 
 
 @contextlib.contextmanager
@@ -117,7 +121,7 @@ class Work:
         return self.flat.rewritten(config, self._hardware)
 
     def measure(
-        self, graph: Any, what: str, numbers: Sequence[int] | None = None
+        self, graph: Any, what: str, numbers: Sequence[int] | None = None, *, is_first: bool = False
     ) -> tuple[OutputMeasurement, float]:
         """Runs a version with the first loss scale at which no gradient overflows.
 
@@ -127,23 +131,28 @@ class Work:
             graph: the version.
             what: its name, for people.
             numbers: the batches; all by default.
+            is_first: whether it is the first version, whose batches tell how long the whole
+                comparison may take.
 
         Returns:
             The errors, and the loss scale.
         """
+        later = 0
+        if is_first:
+            later = _JUDGING * _judged(len(self.flat.batches)) + _NODES
         scales: tuple[float, ...] = ()
         if self.flat.is_scaled and self.precision is Precision.FLOAT16:
             scales = _SCALES
         with contextlib.closing(self._version(graph, what)) as version:
             for scale in scales:
                 rows: dict[int, np.ndarray] = {}
-                for number, row in self._differences(version, what, numbers, scale):
+                for number, row in self._differences(version, what, numbers, scale, later):
                     rows[number] = row
                     if self._overflows(row):
                         break
                 else:
                     return OutputMeasurement(rows), scale
-            found = dict(self._differences(version, what, numbers, _UNSCALED))
+            found = dict(self._differences(version, what, numbers, _UNSCALED, later))
             return OutputMeasurement(found), _UNSCALED
 
     def _overflows(self, rows: np.ndarray) -> bool:
@@ -257,16 +266,26 @@ class Work:
         what: str,
         numbers: Sequence[int] | None,
         scale: float,
+        later: int = 0,
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """Runs a version and float32 alternately; yields the number of each batch and its rows."""
+        """Runs a version and float32 alternately; yields the number of each batch and its rows.
+
+        The rest of the comparison takes about as long as ``later`` batches; unless that is zero,
+        the time that is left is told.
+        """
         chosen = numbers
         if chosen is None:
             chosen = range(len(self.flat.batches))
+        left = ""
         for place, number in enumerate(chosen, 1):
-            self._progress(f"{what}: batch {place} of {len(chosen)}")
+            self._progress(f"{what}: batch {place} of {len(chosen)}{left}")
+            begin = time.monotonic()
             truth = self._float32.run(number, scale)
             rows = self._rows(version.run(number, scale), truth)
             del truth  # before the next batch has its own
+            if later:
+                seconds = (time.monotonic() - begin) * (len(chosen) - place + later)
+                left = f", about {lasting(seconds)} left if all is well"
             yield number, rows
 
     def _rows(self, found: Sequence[np.ndarray], truth: Sequence[np.ndarray]) -> np.ndarray:
