@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from amp_tf.offline.saved_model import convert_saved_model as convert_saved_model
     from amp_tf.oplists.hardware import Hardware as Hardware
     from amp_tf.oplists.op_names import register_op as register_op
-    from amp_tf.painting.reasons import Code as Rule  # noqa: F401 - the public name
+    from amp_tf.painting.reasons import Rule as Rule
     from amp_tf.precision import Precision as Precision
     from amp_tf.reporting.reports import RewriteReport as RewriteReport
     from amp_tf.rewriting.pipeline import RewriteResult as RewriteResult

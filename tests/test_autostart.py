@@ -309,8 +309,9 @@ def test_a_tool_is_loaded_only_where_it_is_asked_for():
 
 def test_every_public_name_is_found_and_listed():
     assert set(amp_tf.__all__) <= set(dir(amp_tf))
+    inside = {"Rule": "Code"}  # the name of what decides, where a rule is a row of painting
     for name in amp_tf.__all__:
-        assert getattr(amp_tf, name).__name__.rpartition(".")[2] == name
+        assert getattr(amp_tf, name).__name__.rpartition(".")[2] == inside.get(name, name)
 
 
 def test_an_unknown_name_is_refused_with_the_names_that_exist():

@@ -564,7 +564,7 @@ CHECKPOINT_OBJECTS = Internal(
     "tensorflow.python.checkpoint.checkpoint",
     "object_metadata",
     "find the variables of a checkpoint",
-    "`amp-tf convert` fails for 16-bit weights and for float16",
+    "`amp-tf rewrite` fails for 16-bit weights and for float16",
 )
 
 # Tools.
