@@ -50,6 +50,7 @@ class Need:
         through: the ops that pass it on to what they read; ``None`` for all that the lists may
             convert. Nodes that only move values always do. ``LINEAR - TOTALS`` ends it at sums and
             means, in which roundings of either sign cancel.
+        if_listed: those of ``through`` that pass it on only where the lists may convert them.
         products: the products that are needed, too.
         staying: finds nodes that stay in float32, and ask nothing.
     """
@@ -58,6 +59,7 @@ class Need:
     asked_by: frozenset[str] = frozenset()
     among: Callable[[ValueGraph], NodeMask] | None = None
     through: frozenset[str] | None = None
+    if_listed: frozenset[str] = frozenset()
     products: frozenset[str] = frozenset()
     staying: Callable[[ValueGraph], NodeMask] | None = None
 
@@ -195,6 +197,7 @@ NEEDS = (
         table.SUBTRACTING | table.ADDING,
         among=_comparing,
         through=_LINEAR | table.BOUNDED_FUNCTIONS,
+        if_listed=_LINEAR,
         products=table.FILTERING,
         staying=_compared_totals,
     ),
@@ -310,7 +313,8 @@ def _passing(need: Need, values: ValueGraph) -> NodeMask:
     """Returns the nodes that pass a need on to what they read."""
     if need.through is None:
         return values.is_open
-    return _moving_or_of(need.through, values) & ~_activations(values)
+    passing = _moving_or_of(need.through, values) & ~_activations(values)
+    return passing & (values.is_open | ~values.of_ops(need.if_listed))
 
 
 def _activations(values: ValueGraph) -> NodeMask:
