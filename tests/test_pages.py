@@ -223,6 +223,7 @@ def _start(command, folder, **variables):
     assert words[0] in programs, f"{command}: only python and amp-tf run here; say 'not run: WHY'"
     command = [sys.executable, *programs[words[0]], *words[1:]]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    environ["PYTHONUNBUFFERED"] = "1"  # so that both streams come in order, as on a terminal
     return processes.run(command, cwd=folder, env=environ, timeout=400, **streams)
 
 

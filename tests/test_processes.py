@@ -60,7 +60,7 @@ atexit.register(print, "registered last", file=sys.stderr)
 WAYS = {
     "-m": (["-m", "program"], "def fails():\n    raise ValueError('no')\nfails()"),
     "a file": (["program.py"], "raise KeyboardInterrupt"),
-    "-c": (["-c", "{program}"], "os.kill(os.getpid(), 9)"),
+    "-c": (["-c", "{program}"], "sys.stdout.flush()\nos.kill(os.getpid(), 9)"),
 }
 VARIABLES = {running.SWITCH: "1", "AMP_TF_PRECISION": "bfloat16", "GIVEN": "to C, too"}
 

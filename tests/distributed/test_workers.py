@@ -190,7 +190,7 @@ SAID = [
     ids=["settings", "off", "equal, one late", "settings, one late"],
 )
 def test_workers_with_other_settings_stop_at_their_first_step(first, second, said, tmp_path):
-    """Some turn it on when they are connected already; a worker with amp_tf waits five seconds for
+    """Some turn it on when they are connected already; a worker with amp_tf waits ten seconds for
     one without.
 
     Each tells the difference, also one that reads late when the other, which holds what they

@@ -44,7 +44,7 @@ def read_late() -> None:
 
 if __name__ == "__main__":
     variables = json.loads(sys.argv[1])[json.loads(os.environ["TF_CONFIG"])["task"]["index"]]
-    workers._PRESENCE_SECONDS = 5.0  # in place of a minute
+    workers._PRESENCE_SECONDS = 10.0  # in place of a minute
     if name := variables.pop("REGISTERED", ""):
         amp_tf.register_op("RGBToHSV", list=name, why="is an example")
     if variables.pop("SLOW", ""):
