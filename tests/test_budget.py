@@ -20,7 +20,7 @@ import code_sizes  # noqa: E402  (a program of that folder)
 BUDGET = {
     "*.py": (6569, 8),
     "cli/": (12208, 11),
-    "cpu/": (5807, 3),
+    "cpu/": (5795, 3),
     "graph/": (20187, 14),
     "hooks/": (22747, 21),
     "loss_scaling/": (16378, 12),
@@ -30,7 +30,7 @@ BUDGET = {
     "reporting/": (13119, 7),
     "rewriting/": (19781, 9),
     "tools/": (40408, 32),
-    "package": (200619, 150),
+    "package": (200607, 150),
     "C": (2231, 1),
     "tests": (292000, 272),
     "benchmarks": (74969, 78),

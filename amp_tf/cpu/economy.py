@@ -114,9 +114,8 @@ class Prices:
         variant = self.variant(node)
         kernel = filter_shape(self._view, node, self._shapes)
         computed = operations * padding_factor(op, kernel, variant)
-        outputs = self._shapes.output_shapes(self._view.names[node])
-        results = element_count(outputs[0]) if outputs else 0
-        return self._table.of_product(op, computed, elements, variant, results or 0)
+        results = element_count(shape_of(self._shapes, self._view.names[node])) or 0
+        return self._table.of_product(op, computed, elements, variant, results)
 
     def variant(self, node: Node) -> str:
         """Returns the variant of a product, by which the table of costs has its row."""
