@@ -50,12 +50,16 @@ class Internal:
         ``ours`` is called with the original and the arguments. Returns whether a name was replaced
         now. Raises an AttributeError that says which name is gone.
         """
+        # All are found before one is replaced: a row is patched as a whole or not at all.
+        found = [
+            self.find(home, name)
+            for home in self.homes.split()
+            if is_imported(home.partition(".")[0])
+            for name in self.names.split()
+        ]
         is_new = False
-        for home in self.homes.split():
-            if is_imported(home.partition(".")[0]):
-                for name in self.names.split():
-                    owner, attribute = self.find(home, name)
-                    is_new |= patches.put(owner, attribute, ours)
+        for owner, attribute in found:
+            is_new |= patches.put(owner, attribute, ours)
         return is_new
 
     def find(self, home: str, name: str) -> tuple[Any, str]:

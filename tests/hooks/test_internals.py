@@ -89,8 +89,10 @@ def test_the_functions_of_the_library_are_those_that_are_called():
 
 def test_a_row_says_which_name_is_gone_and_what_that_means():
     row = Internal("tensorflow", "nn.relu nn.no_such", "show it", "nothing is shown")
+    patches = Patches()
     with pytest.raises(AttributeError) as caught:
-        row.patch(Patches(), lambda original, *args: original(*args))
+        row.patch(patches, lambda original, *args: original(*args))
+    assert not patches, "the name that is there was replaced nevertheless"
     assert str(caught.value) == "tensorflow has no nn.no_such in this version: nothing is shown"
     row = Internal("tensorflow.no_such", "relu", "show it", "nothing is shown")
     with pytest.raises(AttributeError, match=r"tensorflow\.no_such has no relu"):
