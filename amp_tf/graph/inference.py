@@ -14,7 +14,7 @@ from typing import Any
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.sizes import SHAPES_ATTR, KnownShapes, Shape, Shapes
-from amp_tf.oplists.table import GIVEN
+from amp_tf.oplists.table import CONSTANTS, GIVEN, TENSOR_LIST_ELEMENTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +87,7 @@ class BatchShapes:
         filled.CopyFrom(nodes)
         for shape in filter(_is_open, _given_shapes(filled)):
             shape.dim[0].size = size
+        _size_elements(filled, size)
         with self._called.as_default():
             scope = self._called.unique_name("of_batch")
             importer.import_graph_def_for_function(filled, name=f"{scope}/")
@@ -127,6 +128,28 @@ def _given_shapes(graph: Any) -> Iterator[Any]:
             yield node.attr["shape"].shape
         if SHAPES_ATTR in node.attr:
             yield from node.attr[SHAPES_ATTR].list.shape
+
+
+def _size_elements(graph: Any, size: int) -> None:
+    """Sets the batch size in the constants that give the shapes of TensorLists' elements.
+
+    The body of a recurrent layer's loop reads its inputs from a list that its caller made, and that
+    constant is all that is known of their shapes.
+    """
+    from tensorflow.python.framework import tensor_util
+
+    constants = {node.name: node for node in graph.node if node.op in CONSTANTS}
+    for node in graph.node:
+        if node.op not in TENSOR_LIST_ELEMENTS:
+            continue
+        inputs = [name for name in node.input if not name.startswith("^")]
+        element_shape = constants.get(inputs[-1].partition(":")[0])
+        if element_shape is None:
+            continue
+        value = element_shape.attr["value"].tensor
+        sizes = tensor_util.MakeNdarray(value)
+        if sizes.ndim == 1 and sizes.size and sizes[0] < 0:
+            value.CopyFrom(tensor_util.make_tensor_proto([size, *sizes[1:]], sizes.dtype))
 
 
 def _shape(output: Any) -> Shape | None:
