@@ -59,7 +59,7 @@ from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.decisions import Decision, Verdict
 from amp_tf.painting.masks import UnitMask, indices
 from amp_tf.painting.reasons import Balance, Rule
-from amp_tf.painting.remapper import computed_with_products, find_swishes
+from amp_tf.painting.remapper import computed_with_products, costs_nothing, find_swishes
 from amp_tf.painting.ties import loop_units
 from amp_tf.painting.work import count_runs, filter_shape, input_shapes, operations_of
 
@@ -307,8 +307,10 @@ class Weighing:
         for tied in connected(linked, links):
             if not self.sizes.keys().isdisjoint(tied):
                 self.ties.append(sorted(tied))
-        for follower, _ in followers:  # computed with its product, it takes no time of its own
-            self.sizes[follower] = 0.0
+        node_of = view.unit_nodes
+        for follower, product in followers:
+            if costs_nothing(view, node_of[follower], node_of[product]):
+                self.sizes[follower] = 0.0
         self.relief: dict[Unit, float] = {}
         if resolution.weighs_memory:
             self.relief = _memory_relief(canvas, shapes)

@@ -29,7 +29,7 @@ from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.paint import Change
 from amp_tf.painting.reasons import Reason
-from amp_tf.painting.remapper import computed_with_products
+from amp_tf.painting.remapper import computed_with_products, costs_nothing
 from amp_tf.painting.work import count_runs, operations_of
 from amp_tf.precision import Precision
 
@@ -260,10 +260,10 @@ NO_PRODUCTS = Products()
 def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[Any, Any]:
     """Estimates the time of all runs of each node in float32 and now, without casts.
 
-    Ops that TensorFlow computes with a product take no time of their own
-    (:func:`amp_tf.painting.remapper.computed_with_products`). If normalization was folded, its
-    multiplication ran over the convolution's result before. Now its sum and the ops behind it are
-    one kernel with the convolution, as lifted ops are with their product.
+    Ops that TensorFlow computes with a product take no time of their own, but for a bias behind a
+    product of matrices (:func:`amp_tf.painting.remapper.costs_nothing`). If normalization was
+    folded, its multiplication ran over the convolution's result before. Now its sum and the ops
+    behind it are one kernel with the convolution, as lifted ops are with their product.
 
     Args:
         basis: the graph.
@@ -292,7 +292,9 @@ def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[A
             before[node], in_f16[node] = prices.op(node, float(figures.largest[node]))
     # Now: without what is computed with a product.
     now = np.where(is_f16, in_f16, before)
-    now[[*computed_with_products(view, is_f16, basis.shapes)]] = 0.0
+    for node, product in computed_with_products(view, is_f16, basis.shapes).items():
+        if costs_nothing(view, node, product):
+            now[node] = 0.0
     # Before: without what was computed with a product, and with the folded multiplications.
     scale_of = {}
     for scale, product in view.edges.rows("src_node", "dst_node"):
@@ -300,7 +302,8 @@ def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[A
             scale_of[product] = scale
     fused = computed_with_products(view, np.zeros_like(is_f16), basis.shapes)
     for node, product in fused.items():
-        if product not in scale_of and node not in basis.folded.lifted:
+        is_free = costs_nothing(view, node, product)
+        if is_free and product not in scale_of and node not in basis.folded.lifted:
             before[node] = 0.0
     for product, scale in scale_of.items():
         elements_scaled = float(elements_of(basis, product, 0) or 0)
