@@ -75,22 +75,6 @@ def test_where_no_setting_turns_a_node_it_says_what_else_would(graph):
     ]
 
 
-def test_what_lacks_a_kernel_is_said_to_and_what_its_kernel_would_not_turn_is_not():
-    with tf.Graph().as_default() as graph:
-        x = tf.compat.v1.placeholder(tf.float32, (2, 4, 4, 4, 4), name="x")
-        y = tf.nn.conv3d(x, tf.ones((1, 1, 1, 4, 4)), [1] * 5, "SAME", name="allow1")
-        y = tf.nn.avg_pool3d(y, 1, 1, "SAME", name="pool")
-        tf.nn.conv3d(y, tf.ones((1, 1, 1, 4, 4)), [1] * 5, "SAME", name="allow2")
-        tf.nn.avg_pool3d(x, 1, 1, "SAME", name="beside")
-    pool, beside = (
-        str(_explain(graph.as_graph_def(), name)).splitlines()[-1] for name in ("pool", "beside")
-    )
-    assert pool.startswith(
-        "To compute it in 16 bit: nothing here, because TensorFlow has no 16-bit kernel of Avg"
-    )
-    assert beside == "No setting makes it 16 bit."
-
-
 def test_without_a_product_a_node_of_the_deny_list_is_said_to_be_on_it():
     with tf.Graph().as_default() as graph:
         tf.exp(tf.compat.v1.placeholder(tf.float32, (4, 4)), name="deny1")
