@@ -28,41 +28,33 @@ def model(tmp_path_factory):
 
 
 def _inputs(tmp_path, scale):
-    np.savez(
-        tmp_path / "in.npz",
-        x=np.random.default_rng(1).normal(size=(8, 6)).astype(np.float32) * np.float32(scale),
-    )
+    x = np.random.default_rng(1).normal(size=(8, 6)) * scale
+    np.savez(tmp_path / "in.npz", x=x.astype(np.float32))
     return str(tmp_path / "in.npz")
+
+
+def test_one_that_goes_wrong_has_status_1_and_a_file_that_mends_it(model, tmp_path, capsys):
+    file = tmp_path / "keep.txt"
+    command = ["compare", model, "--inputs", _inputs(tmp_path, 1e5), *ARGUMENTS]
+    assert main([*command, "--output", str(file)]) == 1
+    out, err = capsys.readouterr()
+    assert "1. overflow: " in out
+    assert "first/MatMul (MatMul" in out
+    assert f"{file} is written. AMP_TF_KEEP_FLOAT32=@{file} reads it." in err
+    first, second, *lines = file.read_text().splitlines()
+    assert re.match(r"# amp-tf compare: saved in float16; 1 batch, [\d-]+$", first)
+    assert second.startswith("# fixes all outputs; ")
+    assert re.search(r"\n# overflow at \S*first/MatMul: ", file.read_text())
+    patterns = [line for line in lines if line and not line.startswith("#")]
+    assert f"AMP_TF_KEEP_FLOAT32={','.join(patterns)}\n" in out.replace("'", "")
+    assert main([*command, "--output", str(file), "--keep-float32", f"@{file}"]) == 0
+    assert "\n# healthy, so nothing has to stay in float32\n" in file.read_text()
 
 
 def test_a_healthy_model_has_status_0(model, tmp_path, capsys):
     assert main(["compare", model, "--inputs", _inputs(tmp_path, 1), *ARGUMENTS]) == 0
     assert "healthy in float16" in (out := capsys.readouterr().out)
     assert "1 batch)" in out
-
-
-def test_one_that_goes_wrong_has_status_1_and_the_line(model, tmp_path, capsys):
-    inputs = _inputs(tmp_path, 1e5)
-    assert main(["compare", model, "--inputs", inputs, *ARGUMENTS]) == 1
-    out = capsys.readouterr().out
-    assert "1. overflow: " in out
-    assert "first/MatMul (MatMul" in out
-    file = tmp_path / "keep.txt"
-    output = ["--output", str(file)]
-    assert main(["compare", model, "--inputs", inputs, *ARGUMENTS, *output]) == 1
-    out, err = capsys.readouterr()
-    assert f"{file} is written. AMP_TF_KEEP_FLOAT32=@{file} reads it." in err
-    text = file.read_text()
-    assert re.match(
-        r"# amp-tf compare: saved in float16; 1 batch, [\d-]+\n# fixes all outputs; ", text
-    )
-    assert re.search(r"\n# overflow at \S*first/MatMul: ", text)
-    patterns = [line for line in text.splitlines() if line and not line.startswith("#")]
-    assert f"AMP_TF_KEEP_FLOAT32={','.join(patterns)}\n" in out.replace("'", "")
-    kept = ["--keep-float32", f"@{file}"]
-    assert main(["compare", model, "--inputs", inputs, *ARGUMENTS, *kept, *output]) == 0
-    assert file.read_text().startswith("# amp-tf compare: saved in float16; 1 batch, ")
-    assert "\n# healthy, so nothing has to stay in float32\n" in file.read_text()
 
 
 def test_where_auto_converts_nothing_what_a_gpu_would_run_is_compared(
@@ -80,39 +72,43 @@ def test_where_auto_converts_nothing_what_a_gpu_would_run_is_compared(
         assert "Note: " not in capsys.readouterr().out
 
 
+@pytest.fixture
+def wrong_files(tmp_path, monkeypatch):
+    """Files of inputs that the model does not take, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.npz").write_bytes(b"")
+    (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04 cut off")
+    (tmp_path / "text.npz").write_bytes(b"no arrays")
+    np.savez("z.npz", z=np.ones(3))
+    np.savez("wide.npz", x=np.ones((2, 5), np.float32))
+    _inputs(tmp_path, 1e5)
+
+
+@pytest.mark.usefixtures("wrong_files")
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--steps", "0"], "0 is not a number of batches"),
-        (["--output", "nowhere/keep.txt", *ARGUMENTS], "nowhere/keep.txt: cannot be written"),
-        (["--inputs", "none.npz"], "cannot be read (No such file or directory)"),
-        *(
-            (["--inputs", f"{name}.npz"], f"{name}.npz: cannot be read (")
-            for name in ("empty", "cut", "text")
-        ),
+        ("--inputs in.npz --steps 0", "0 is not a number of batches"),
+        ("--inputs in.npz --output nowhere/keep.txt", "nowhere/keep.txt: cannot be written"),
+        ("--inputs none.npz", "cannot be read (No such file or directory)"),
+        ("--inputs empty.npz", "empty.npz: cannot be read ("),
+        ("--inputs cut.npz", "cut.npz: cannot be read ("),
+        ("--inputs text.npz", "text.npz: cannot be read ("),
         (
-            ["--inputs", "z.npz"],
+            "--inputs z.npz",
             "expected the arrays x, got z. Write it with numpy.savez('inputs.npz', x=…).",
         ),
-        (["--inputs", "wide.npz", *ARGUMENTS], "amp-tf compare: "),
-        ([], "there is no file of inputs. Name it with --inputs, or write --"),
-        (["more", "--inputs", "z.npz"], "expected one model"),
+        ("--inputs wide.npz", "amp-tf compare: "),
+        ("", "there is no file of inputs. Name it with --inputs, or write --"),
+        ("more --inputs z.npz", "expected one model"),
         (
-            ["--signature", "other"],
+            "--inputs in.npz --signature other",
             "the model has no signature 'other'. Choose with --signature: serving_default.",
         ),
     ],
 )
-def test_misuse_has_another_status_than_a_model_that_goes_wrong(
-    model, tmp_path, capsys, options, why, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    for name, content in (("empty", b""), ("cut", b"PK\x03\x04 cut off"), ("text", b"no arrays")):
-        (tmp_path / f"{name}.npz").write_bytes(content)
-    np.savez("z.npz", z=np.ones(3))
-    np.savez("wide.npz", x=np.ones((2, 5), np.float32))
-    inputs = ["--inputs", _inputs(tmp_path, 1e5)] if "".join(options[:1]).startswith("--") else []
-    assert main(["compare", model, *inputs, *options]) == 2
+def test_misuse_has_another_status_than_a_model_that_goes_wrong(model, capsys, options, why):
+    assert main(["compare", model, *options.split(), *ARGUMENTS]) == 2
     out, err = capsys.readouterr()
     assert why in err
     assert not out  # nothing was compared first

@@ -1,10 +1,9 @@
 """``amp-tf explain`` on files."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
-from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from amp_tf.cli.main import main
 from amp_tf.offline.reading import write_graph_file
@@ -77,66 +76,34 @@ def test_a_node_or_function_that_does_not_exist_is_answered_with_names_of_others
         assert f"{source}: the graph has no function {asked!r}. {fix}" in capsys.readouterr().err
 
 
-def test_a_node_that_a_signature_names_is_explained_as_the_conversion_leaves_it(tmp_path, capsys):
-    with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
-        x = tf.compat.v1.placeholder(tf.float32, (None, 4), name="x")
-        y = tf.identity(tf.matmul(x, tf.eye(4)), name="y")
-        tf.compat.v1.saved_model.simple_save(session, str(tmp_path / "model"), {"x": x}, {"y": y})
-    assert main(["explain", str(tmp_path / "model"), "y", "--precision", "bfloat16"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == (
-        "y (Identity, on the clear list) computes in float32: "
-        "it is an input or an output of the graph, whose type must not change."
-    )
-
-
-def test_a_node_of_any_graph_of_a_model_is_found(tmp_path, capsys):
-    graphs = []
-    for name in ("first", "second"):
-        with tf.Graph().as_default() as graph:
-            tf.matmul(tf.ones((4, 4)), tf.ones((4, 4)), name=name)
-        graphs.append(MetaGraphDef(graph_def=graph.as_graph_def()))
-    (tmp_path / "saved_model.pb").write_bytes(SavedModel(meta_graphs=graphs).SerializeToString())
-    for name in ("first", "second"):
-        assert main(["explain", str(tmp_path), name, "--precision", "bfloat16"]) == 0
-        assert capsys.readouterr().out.startswith(
-            f"{name} (MatMul, on the allow list) computes in bfloat16"
-        )
-
-
 def test_all_nodes_are_listed_with_their_reasons_or_those_of_an_op(graph_file, capsys):
-    assert main(["explain", str(graph_file), "--all", "--precision", "bfloat16"]) == 0
-    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    kinds = [
-        ("float32", "Placeholder", "x"),
-        ("bfloat16", "Relu", "r"),
-        ("bfloat16", "MatMul", "m"),
-        ("float32", "Exp", "e"),
-    ]
-    assert [line[:4] for line in lines] == [
-        [precision, op, "", name] for precision, op, name in kinds
-    ]
-    assert lines[3][4] == "its op is on the deny list"
-    one_op = ["--all", "--op", "MatMul", "--precision", "bfloat16"]
-    assert main(["explain", str(graph_file), *one_op]) == 0
-    assert capsys.readouterr().out == "bfloat16\tMatMul\t\tm\tits op is on the allow list\n"
+    all_nodes = ["explain", str(graph_file), "--all", "--precision", "bfloat16"]
+    assert main(all_nodes) == 0
+    placeholder, relu, product, exp = capsys.readouterr().out.splitlines()
+    assert placeholder.startswith("float32\tPlaceholder\t\tx\t")
+    assert relu.startswith("bfloat16\tRelu\t\tr\t")
+    assert exp == "float32\tExp\t\te\tits op is on the deny list"
+    assert main([*all_nodes, "--op", "MatMul"]) == 0
+    assert capsys.readouterr().out == f"{product}\n"
+    assert product == "bfloat16\tMatMul\t\tm\tits op is on the allow list"
     for arguments in ([], ["m", "--all"]):
         assert main(["explain", str(graph_file), *arguments]) == 1
         assert "name one NODE, or add --all for all of them" in capsys.readouterr().err
 
 
 def test_a_keras_file_is_explained_compared_and_rewritten(tmp_path, capsys):
-    keras = pytest.importorskip("keras")
     model = keras.Sequential([keras.Input((4,), name="x"), keras.layers.Dense(4)])
     file = str(tmp_path / "model.keras")
-    inputs = str(tmp_path / "in.npz")
     model.save(file)
-    options = ["--precision", "bfloat16", "--target", "cpu"]
-    assert main(["explain", file, "--all", "--op", "MatMul", *options]) == 0
-    assert "bfloat16\tMatMul" in capsys.readouterr().out
+    inputs = str(tmp_path / "in.npz")
     np.savez(inputs, x=np.ones((2, 4), np.float32))
-    assert main(["compare", file, "--inputs", inputs, *options]) == 0
-    assert capsys.readouterr().out.startswith("model.keras: healthy in bfloat16")
-    for result in ("--dry-run", str(tmp_path / "out")):
-        assert main(["rewrite", file, result, *options]) == 0
-        assert " nodes converted to bfloat16 (" in capsys.readouterr().out.splitlines()[0]
+    out = str(tmp_path / "out")
+    for command, said in (
+        (["explain", file, "--all", "--op", "MatMul"], "bfloat16\tMatMul"),
+        (["compare", file, "--inputs", inputs], "model.keras: healthy in bfloat16"),
+        (["rewrite", file, "--dry-run"], " nodes converted to bfloat16 ("),
+        (["rewrite", file, out], " nodes converted to bfloat16 ("),
+    ):
+        assert main([*command, "--precision", "bfloat16", "--target", "cpu"]) == 0
+        assert said in capsys.readouterr().out.splitlines()[0]
     assert (tmp_path / "out" / "saved_model.pb").exists()

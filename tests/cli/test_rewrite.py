@@ -16,8 +16,8 @@ from tests import processes
 
 
 def test_rewrite_converts_a_file_and_reports(graph_file, tmp_path, capsys):
-    arguments = ["rewrite", str(graph_file), str(tmp_path / "out.pbtxt"), "--precision", "bfloat16"]
-    assert main(arguments) == 0
+    out = tmp_path / "out.pbtxt"
+    assert main(["rewrite", str(graph_file), str(out), "--precision", "bfloat16"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "1 graph, 2 of 4 nodes converted to bfloat16 (matmuls and convolutions: 1 of 1), 2 casts",
         "  1 of 1 Relu",
@@ -25,16 +25,9 @@ def test_rewrite_converts_a_file_and_reports(graph_file, tmp_path, capsys):
         "left in float32:",
         "  1 node (1 Exp), such as 'e': its op is on the deny list",
     ]
-    types = {
-        node.name: node.attr["T"].type
-        for node in read_graph_file(tmp_path / "out.pbtxt").node
-        if node.name in "rme"
-    }
-    assert types == {
-        "r": tf.bfloat16.as_datatype_enum,
-        "m": tf.bfloat16.as_datatype_enum,
-        "e": tf.float32.as_datatype_enum,
-    }
+    types = {node.name: node.attr["T"].type for node in read_graph_file(out).node}
+    assert types["r"] == types["m"] == tf.bfloat16.as_datatype_enum
+    assert types["e"] == tf.float32.as_datatype_enum
 
 
 def test_a_result_in_which_nothing_is_converted_is_told_to_be_a_copy(
@@ -117,6 +110,29 @@ def model(tmp_path):
     return tmp_path / "model"
 
 
+def test_a_model_is_replaced_only_by_force_and_as_a_whole(model, tmp_path, capsys):
+    result = tmp_path / "out"
+    command = ["rewrite", str(model), str(result)]
+    assert main(command) == 0
+    (result / "mark").touch()
+    assert main(command) == 1
+    said = capsys.readouterr().err
+    assert "out: the folder is not empty. Name a new folder, or have the model there repl" in said
+    assert (result / "mark").exists()
+    assert main([*command, "--force"]) == 0
+    assert not (result / "mark").exists()
+    assert main(["rewrite", str(model), str(model), "--force"]) == 0
+    tf.saved_model.load(str(model))
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["model", "out"]
+
+
+def test_a_folder_that_holds_no_model_is_not_replaced(model, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").touch()
+    assert main(["rewrite", str(model), str(tmp_path / "other"), "--force"]) == 1
+    assert (tmp_path / "other" / "thesis.tex").exists()
+
+
 def test_an_interrupted_conversion_leaves_nothing_half_made(model, tmp_path, capsys, monkeypatch):
     def interrupted(source, target, **options):
         (target / "variables").mkdir(parents=True)
@@ -131,133 +147,6 @@ def test_an_interrupted_conversion_leaves_nothing_half_made(model, tmp_path, cap
     assert sorted(tmp_path.rglob("*")) == sorted([tmp_path / "out", model, *model.rglob("*")])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_so_does_one_that_a_signal_ends_also_while_it_cleans_up(
-    number, model, tmp_path, monkeypatch
-):
-    if signal.getsignal(number) == signal.SIG_IGN:
-        pytest.skip("these tests run under nohup, where a program is to go on")
-
-    def ended(source, target, **options):
-        (target / "variables").mkdir(parents=True)
-        signal.raise_signal(number)
-
-    def removed_slowly(path, **options):
-        signal.raise_signal(number)
-        original(path, **options)
-
-    original = shutil.rmtree
-    monkeypatch.setattr(saved_model.shutil, "copytree", ended)
-    monkeypatch.setattr(saved_model.shutil, "rmtree", removed_slowly)
-    before = signal.getsignal(number), sorted(tmp_path.rglob("*"))
-    with pytest.raises(SystemExit) as end:
-        main(["rewrite", str(model), str(tmp_path / "out")])
-    assert end.value.code == 128 + number
-    assert (signal.getsignal(number), sorted(tmp_path.rglob("*"))) == before
-
-
-KILLED = """
-import os, signal, sys
-from amp_tf.cli.main import main
-from amp_tf.offline import saved_model
-copy = saved_model.shutil.copytree
-def copied(*args, **options):
-    result = copy(*args, **options)
-    os.kill(os.getpid(), signal.SIGTERM)
-    return result
-saved_model.shutil.copytree = copied
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def test_a_process_that_sigterm_ends_has_the_status_of_a_shell_and_leaves_its_target_as_it_was(
-    model, tmp_path
-):
-    out = tmp_path / "out"
-    assert main(["rewrite", str(model), str(out)]) == 0
-    (out / "mark").touch()
-    command = [sys.executable, "-c", KILLED, "rewrite", str(model), str(out), "--force"]
-    ended = processes.run(command, capture_output=True, text=True, timeout=120)
-    assert (ended.returncode, ended.stdout) == (128 + signal.SIGTERM, "")
-    assert (out / "mark").exists()
-    assert sorted(item.name for item in tmp_path.iterdir()) == ["model", "out"]
-
-
-def test_pipes_and_devices_are_refused_where_a_model_should_be(graph_file, model, tmp_path, capsys):
-    out, pipe, zero = (str(tmp_path / name) for name in ("out", "m.pb", "zero.pb"))
-    os.mkfifo(pipe)
-    os.symlink("/dev/zero", zero)
-    for path, kind in ((pipe, "pipe"), (zero, "device")):
-        for command in (["rewrite", path, out], ["explain", path, "m"], ["report", path]):
-            assert main(command) == 1
-            assert (
-                f"{path}: cannot be read (it is a {kind}, not a file). Name a "
-                in capsys.readouterr().err
-            )
-    os.rename(pipe, model / "variables" / "variables.data-00000-of-00002")
-    for command in (
-        ["rewrite", str(model), out],
-        ["report", str(model)],
-        ["explain", str(model), "m"],
-    ):
-        assert main(command) == 1
-        assert (
-            "variables.data-00000-of-00002: cannot be read (it is a pipe, not a file). Remove it "
-            "from the" in (capsys.readouterr().err)
-        )
-    assert not os.path.exists(out)
-
-
-def test_a_model_is_replaced_only_by_force_and_as_a_whole(model, tmp_path, capsys):
-    result = tmp_path / "out"
-    assert main(["rewrite", str(model), str(result)]) == 0
-    (result / "mark").touch()
-    assert main(["rewrite", str(model), str(result)]) == 1
-    assert (
-        "out: the folder is not empty. Name a new folder, or have the model there replaced "
-        "(--force, " in (capsys.readouterr().err)
-    )
-    assert (result / "mark").exists()
-    assert main(["rewrite", str(model), str(result), "--force"]) == 0
-    assert not (result / "mark").exists()
-    assert main(["rewrite", str(model), str(model), "--force"]) == 0
-    tf.saved_model.load(str(model))
-    assert sorted(item.name for item in tmp_path.iterdir()) == ["model", "out"]
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "thesis.tex").touch()
-    assert main(["rewrite", str(model), str(tmp_path / "other"), "--force"]) == 1
-    assert (tmp_path / "other" / "thesis.tex").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("logits:0", "the graph has no node 'logits:0'. The closest names: logits."),
-        (
-            "product",
-            "node 'product' is in a function, and only nodes of the graph itself are preserved. "
-            "Keep it in",
-        ),
-    ],
-)
-def test_a_node_to_preserve_that_the_graph_does_not_have_is_one_line_and_status_1(
-    tmp_path, capsys, name, message
-):
-    inner = tf.function(lambda x: tf.matmul(x, x, name="product"))
-    outer = tf.function(lambda x: tf.identity(inner(x), name="logits")).get_concrete_function(
-        tf.TensorSpec((2, 2))
-    )
-    write_graph_file(outer.graph.as_graph_def(), tmp_path / "in.pb")
-    assert (
-        main(["rewrite", str(tmp_path / "in.pb"), str(tmp_path / "out.pb"), "--preserve", name])
-        == 1
-    )
-    error = capsys.readouterr().err
-    assert error.startswith(f"amp-tf rewrite: --preserve: {message}")
-    assert error.count("\n") == 1
-    assert not (tmp_path / "out.pb").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -269,6 +158,14 @@ def test_a_node_to_preserve_that_the_graph_does_not_have_is_one_line_and_status_
         (
             ["rewrite", "model", "out", "--preserve", "x"],
             "--preserve: is for GraphDef files, and this is a model. ",
+        ),
+        (
+            ["rewrite", "in.pb", "out.pb", "--weights", "f16"],
+            "--weights: is for models, and this is a GraphDef file. Name a SavedModel's folder",
+        ),
+        (
+            ["rewrite", "in.pb", "out.pb", "--check", "inputs.npz"],
+            "--check: is for models, and this is a GraphDef file. Name a SavedModel's folder",
         ),
         (
             ["rewrite", "in.pb", "out.pb", "--keep-float32", "@no.txt"],
@@ -302,30 +199,122 @@ def test_a_model_that_is_not_there_is_named_before_tensorflow_is_imported(comman
     assert "nosuch: cannot be read (No such file or directory)" in ended.stderr
 
 
-def test_a_batch_size_or_a_range_of_them_decides_under_auto(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_one_that_a_signal_ends_leaves_everything_as_it_was_also_while_it_cleans_up(
+    number, model, tmp_path, monkeypatch
+):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        pytest.skip("these tests run under nohup, where a program is to go on")
+    out = tmp_path / "out"
+    assert main(["rewrite", str(model), str(out)]) == 0
+    copy = shutil.copytree
+    remove = shutil.rmtree
+
+    def ended(source, target, **options):
+        copy(source, target, **options)
+        signal.raise_signal(number)
+
+    def removed_slowly(path, **options):
+        signal.raise_signal(number)
+        remove(path, **options)
+
+    monkeypatch.setattr(saved_model.shutil, "copytree", ended)
+    monkeypatch.setattr(saved_model.shutil, "rmtree", removed_slowly)
+    handler = signal.getsignal(number)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SystemExit) as end:
+        main(["rewrite", str(model), str(out), "--force"])
+    assert end.value.code == 128 + number
+    assert signal.getsignal(number) == handler
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("command", ["rewrite {} out", "explain {} m", "report {}"])
+def test_pipes_and_devices_are_refused_where_a_model_should_be(
+    kind, command, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    if kind == "pipe":
+        os.mkfifo("m.pb")
+    else:
+        os.symlink("/dev/zero", "m.pb")
+    assert main(command.format("m.pb").split()) == 1
+    said = capsys.readouterr().err
+    assert f"m.pb: cannot be read (it is a {kind}, not a file). Name a " in said
+
+
+@pytest.mark.parametrize("command", ["rewrite model out", "explain model m", "report model"])
+@pytest.mark.usefixtures("model")
+def test_a_pipe_among_the_files_of_a_model_is_refused(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("model/variables/variables.data-00000-of-00002")
+    assert main(command.split()) == 1
+    said = capsys.readouterr().err
+    assert "00000-of-00002: cannot be read (it is a pipe, not a file). Remove it from the" in said
+    assert not os.path.exists("out")
+
+
+@pytest.fixture
+def calling(tmp_path):
+    """The file of a graph that calls a function with a product."""
+    inner = tf.function(lambda x: tf.matmul(x, x, name="product"))
+    outer = tf.function(lambda x: tf.identity(inner(x), name="logits"))
+    graph = outer.get_concrete_function(tf.TensorSpec((2, 2))).graph.as_graph_def()
+    write_graph_file(graph, tmp_path / "in.pb")
+    return tmp_path / "in.pb"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("logits:0", "the graph has no node 'logits:0'. The closest names: logits."),
+        (
+            "product",
+            "node 'product' is in a function, and only nodes of the graph itself are preserved. "
+            "Keep it in",
+        ),
+    ],
+)
+def test_a_node_to_preserve_that_the_graph_does_not_have_is_one_line_and_status_1(
+    calling, tmp_path, capsys, name, message
+):
+    out = tmp_path / "out.pb"
+    assert main(["rewrite", str(calling), str(out), "--preserve", name]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"amp-tf rewrite: --preserve: {message}")
+    assert error.count("\n") == 1
+    assert not out.exists()
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """The folder of a model of one large product, on a CPU with bfloat16."""
     monkeypatch.setattr(Hardware, "detect_cpu", classmethod(lambda cls: cls(cpu_has_bf16=True)))
-    w = tf.Variable(tf.zeros((1024, 1024)))
-    serve = tf.function(
-        lambda x: tf.matmul(x, w, name="product"), [tf.TensorSpec((None, 1024), name="x")]
-    )
     module = tf.Module()
-    module.w, module.serve = w, serve
-    path = str(tmp_path / "served")
-    tf.saved_model.save(module, path, signatures=serve)
-    for batch, precision in (
-        (("--batch", "8192"), "bfloat16"),
-        (("--batch", "1-8192"), "float32"),
-        ((), "float32"),
-    ):
-        assert main(["rewrite", path, "--dry-run", *batch]) == 0
-        assert ("nodes converted to bfloat16" in capsys.readouterr().out) == (
-            precision == "bfloat16"
-        )
-        assert main(["explain", path, "--all", "--op", "MatMul", *batch]) == 0
-        assert {line.split("\t")[0] for line in capsys.readouterr().out.splitlines()} == {precision}
-    for wrong in ("0", "few", "8-1", "1-2-3", "-4"):
-        assert main(["rewrite", path, "--dry-run", f"--batch={wrong}"]) == 1
-        error = capsys.readouterr().err
-        assert error.startswith(
-            f"amp-tf rewrite: --batch: '{wrong}' is not a valid value. Valid values: a batch size"
-        )
+    module.w = tf.Variable(tf.zeros((1024, 1024)))
+    module.serve = tf.function(
+        lambda x: tf.matmul(x, module.w), [tf.TensorSpec((None, 1024), name="x")]
+    )
+    tf.saved_model.save(module, str(tmp_path / "served"), signatures=module.serve)
+    return str(tmp_path / "served")
+
+
+@pytest.mark.parametrize(
+    ("batch", "precision"),
+    [(["--batch", "8192"], "bfloat16"), (["--batch", "1-8192"], "float32"), ([], "float32")],
+)
+def test_a_batch_size_or_a_range_of_them_decides_under_auto(batch, precision, served, capsys):
+    assert main(["rewrite", served, "--dry-run", *batch]) == 0
+    is_converted = "nodes converted to bfloat16" in capsys.readouterr().out
+    assert is_converted is (precision == "bfloat16")
+    assert main(["explain", served, "--all", "--op", "MatMul", *batch]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split("\t")[0] for line in lines} == {precision}
+
+
+@pytest.mark.parametrize("wrong", ["0", "few", "8-1", "1-2-3", "-4"])
+def test_what_is_no_batch_size_is_refused(wrong, capsys):
+    assert main(["rewrite", "nowhere", "--dry-run", f"--batch={wrong}"]) == 1
+    told = f"--batch: '{wrong}' is not a valid value. Valid values: a batch size"
+    assert capsys.readouterr().err.startswith(f"amp-tf rewrite: {told}")

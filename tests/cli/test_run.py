@@ -34,15 +34,17 @@ def target(tmp_path):
 
 
 def start(arguments, target, **variables):
-    environ = {
-        name: value
-        for name, value in os.environ.items()
-        if "MIXED_PRECISION" not in name and "AMP_TF" not in name
-    }
-    environ |= {"PYTHONPATH": str(target), "TF_CPP_MIN_LOG_LEVEL": "2", **variables}
-    command = [sys.executable, *arguments]
+    environ = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    for name, value in os.environ.items():
+        if "MIXED_PRECISION" not in name and "AMP_TF" not in name:
+            environ[name] = value
     return processes.run(
-        command, env=environ, cwd=target, capture_output=True, text=True, timeout=240
+        [sys.executable, *arguments],
+        env=environ | {"PYTHONPATH": str(target), **variables},
+        cwd=target,
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
 
 
@@ -51,16 +53,25 @@ def run(arguments, target, **variables):
 
 
 def test_the_command_and_its_children_have_amp_tf_on(target):
-    nested = (
-        f"import subprocess; {LOADED}; sys.stdout.flush(); subprocess.run([sys.executable, '-S', "
-        f"'-c', {LOADED!r}])"
-    )
+    child = f"subprocess.run([sys.executable, '-S', '-c', {LOADED!r}])"
+    nested = f"import subprocess; {LOADED}; sys.stdout.flush(); {child}"
     ended = run(["--", sys.executable, "-S", "-c", nested], target)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == "['AmpTfStart']\n" * 2
-    assert (
-        run(["--", sys.executable, "-S", "-c", LOADED], target, AMP_TF_DISABLE="1").stdout == "[]\n"
+    off = run(["--", sys.executable, "-S", "-c", LOADED], target, AMP_TF_DISABLE="1")
+    assert off.stdout == "[]\n"
+
+
+def test_a_python_without_amp_tf_is_left_alone(target):
+    code = "import sitecustomize, sys; print('amp_tf' in sys.modules)"
+    ended = processes.run(
+        [sys.executable, "-S", "-c", code],
+        env=command.environment({**os.environ, "PYTHONPATH": ""}),
+        cwd=target.parent,
+        capture_output=True,
+        text=True,
     )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "False\n", "")
 
 
 def test_the_users_sitecustomize_runs_too(target):
@@ -69,16 +80,6 @@ def test_the_users_sitecustomize_runs_too(target):
     ended = run(["--", sys.executable, "-c", code], target)
     own = str(target / "sitecustomize.py")
     assert ended.stdout.split("\n") == [own, own, ""], ended.stderr
-
-
-def test_a_python_without_amp_tf_is_left_alone(target):
-    environ = command.environment({**os.environ, "PYTHONPATH": ""})
-    code = "import sitecustomize, sys; print('amp_tf' in sys.modules)"
-    command_line = [sys.executable, "-S", "-c", code]
-    ended = processes.run(
-        command_line, env=environ, cwd=target.parent, capture_output=True, text=True
-    )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "False\n", "")
 
 
 @pytest.mark.parametrize(
@@ -105,56 +106,6 @@ def test_what_cannot_be_run_is_told_with_the_status_of_a_shell(arguments, status
 def test_the_status_of_the_command_is_kept(target):
     ended = run(["--", "sh", "-c", f"echo ${ENABLE_VAR}; exit 7"], target)
     assert (ended.returncode, ended.stdout) == (7, "1\n")
-
-
-@pytest.mark.parametrize(
-    ("given", "added"),
-    [
-        ({}, {ENABLE_VAR: "1"}),
-        ({ENABLE_VAR: "0"}, {ENABLE_VAR: "1"}),
-        ({ENABLE_VAR: "1"}, {}),
-        ({ENABLE_VAR: "maybe"}, {}),  # told by the program itself
-        ({f"{ENABLE_VAR}_GRAPH_REWRITE": "1"}, {}),  # a part on purpose
-    ],
-)
-def test_the_switch_is_added_only_where_nothing_is_on(given, added):
-    assert command.switched_on(given) == added
-    once = command.environment({**given, "PYTHONPATH": "a:b"})
-    assert once["PYTHONPATH"].split(os.pathsep)[1:] == ["a", "b"]
-    assert command.environment(once) == once
-
-
-def test_the_path_of_the_command_is_what_it_would_be_without_us(target):
-    code = ["-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
-    environ = command.environment({**os.environ, "PYTHONPATH": ":/a::/b:"})
-    path = json.loads(
-        subprocess.check_output([sys.executable, *code], env=environ, cwd=target, text=True)
-    )
-    assert path[:3] == [
-        os.path.realpath(target),
-        "/a",
-        "/b",
-    ]  # an empty entry is the current folder
-    assert str(PACKAGE / "cli" / "bootstrap") not in path
-
-
-@pytest.mark.parametrize(
-    "command", [["{folder}/script.py"], ["-m", "script"]], ids=["script", "module"]
-)
-def test_a_script_or_module_runs_as_if_python_had_been_given_it(command, target):
-    (target / "neighbour.py").write_text("value = 3\n")
-    (target / "script.py").write_text(
-        "import json, sys, neighbour, __main__\n"
-        "spec = __spec__ and __spec__.name\n"
-        "print(json.dumps([sys.argv, __name__, __file__, sys.path[0], spec, neighbour.value, "
-        "__main__.__file__]))\n"
-        "sys.exit(5)\n"
-    )
-    arguments = [*(word.format(folder=target) for word in command), "a", "--b"]
-    plain = start(arguments, target)
-    ended = start(["-m", "amp_tf", *arguments], target)
-    assert plain.returncode == ended.returncode == 5
-    assert json.loads(ended.stdout) == json.loads(plain.stdout)
 
 
 def test_a_command_of_amp_tf_is_run_unless_there_is_such_a_file(target, tmp_path):
@@ -200,14 +151,63 @@ def test_a_command_that_nobody_reads_ends_as_it_would_without_us(target):
     assert not ignored >> (signal.SIGPIPE - 1) & 1
 
 
+@pytest.mark.parametrize(
+    ("given", "is_added"),
+    [
+        ({}, True),
+        ({ENABLE_VAR: "0"}, True),
+        ({ENABLE_VAR: "1"}, False),
+        ({ENABLE_VAR: "maybe"}, False),  # told by the program itself
+        ({f"{ENABLE_VAR}_GRAPH_REWRITE": "1"}, False),  # a part on purpose
+    ],
+)
+def test_the_switch_is_added_only_where_nothing_is_on(given, is_added):
+    assert command.switched_on(given) == ({ENABLE_VAR: "1"} if is_added else {})
+    once = command.environment({**given, "PYTHONPATH": "a:b"})
+    assert once["PYTHONPATH"].split(os.pathsep)[1:] == ["a", "b"]
+    assert command.environment(once) == once
+
+
+def test_the_path_of_the_command_is_what_it_would_be_without_us(target):
+    """An empty entry is the current folder."""
+    code = "import json, sys; print(json.dumps(sys.path[1:]))"
+    environ = command.environment({**os.environ, "PYTHONPATH": ":/a::/b:"})
+    said = subprocess.check_output([sys.executable, "-c", code], env=environ, cwd=target, text=True)
+    path = json.loads(said)
+    assert path[:3] == [os.path.realpath(target), "/a", "/b"]
+    assert str(PACKAGE / "cli" / "bootstrap") not in path
+
+
+SCRIPT = """
+import json, sys, neighbour, __main__
+spec = __spec__ and __spec__.name
+facts = [sys.argv, __name__, __file__, sys.path[0], spec, neighbour.value, __main__.__file__]
+print(json.dumps(facts))
+sys.exit(5)
+"""
+
+
+@pytest.mark.parametrize(
+    "command", [["{folder}/script.py"], ["-m", "script"]], ids=["script", "module"]
+)
+def test_a_script_or_module_runs_as_if_python_had_been_given_it(command, target):
+    (target / "neighbour.py").write_text("value = 3\n")
+    (target / "script.py").write_text(SCRIPT)
+    arguments = [word.format(folder=target) for word in command]
+    plain = start([*arguments, "a", "--b"], target)
+    ended = start(["-m", "amp_tf", *arguments, "a", "--b"], target)
+    assert plain.returncode == ended.returncode == 5
+    assert ended.stdout == plain.stdout
+
+
 @pytest.mark.quick
-@pytest.mark.parametrize("way", ["python -m amp_tf", "amp-tf run"])
+@pytest.mark.parametrize(
+    "way",
+    [["-m", "amp_tf"], ["-m", "amp_tf.cli.main", "run", "--", sys.executable]],
+    ids=["python -m amp_tf", "amp-tf run"],
+)
 def test_training_is_converted(way, target):
     program = str(PROGRAMS / "custom_loop.py")
-    precision = {"AMP_TF_PRECISION": "bfloat16"}
-    if way == "amp-tf run":
-        ended = run(["--", sys.executable, program], target, **precision)
-    else:
-        ended = start(["-m", "amp_tf", program], target, **precision)
+    ended = start([*way, program], target, AMP_TF_PRECISION="bfloat16")
     assert ended.returncode == 0, ended.stderr
     assert "nodes converted to bfloat16" in ended.stderr

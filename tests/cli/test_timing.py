@@ -12,7 +12,6 @@ import pytest
 from amp_tf.cli.main import main
 from amp_tf.cli.timing import TimedScript
 from amp_tf.config import AmpConfig
-from amp_tf.errors import AmpError
 from tests import processes
 
 BF16 = AmpConfig(precision="bfloat16")
@@ -156,13 +155,6 @@ def test_a_wrong_command_is_an_error_in_one_line(capsys, program, why):
     error = capsys.readouterr().err
     assert f"amp-tf time: {why}" in error
     assert len(error.splitlines()) == 1
-
-
-@pytest.mark.process
-def test_a_step_that_is_never_made_is_named(here):
-    program = TimedScript(command(here, PROGRAMS["predict"]), BF16, "fit")
-    with pytest.raises(AmpError, match=r"it made no step of fit\. A step is a batch"):
-        program.run(True)
 
 
 @pytest.mark.process

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import keras
 import ml_dtypes
@@ -13,11 +12,8 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.oplists.table import PRODUCTS
-from amp_tf.precision import Precision
-from amp_tf.tools.comparing.comparison import Comparison
 from amp_tf.tools.comparing.steps import flat_step
-from amp_tf.tools.comparing.verdicts import Statistics, figure, judge
+from amp_tf.tools.comparing.verdicts import figure
 from tests.comparing.planted import PLANTED
 
 BF16 = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
@@ -38,21 +34,22 @@ def _model(seed):
     )
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     rng = np.random.default_rng(seed)
-    return model, [
-        (rng.normal(size=(8, 6)).astype(np.float32), rng.integers(0, 3, 8)) for _ in range(2)
-    ]
+    batches = []
+    for _ in range(2):
+        batches.append((rng.normal(size=(8, 6)).astype(np.float32), rng.integers(0, 3, 8)))
+    return model, batches
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_healthy_model_is_healthy_four_times_of_four(seed):
-    found = amp_tf.compare(*_model(seed), (BF16, F16)[seed % 2])
+@pytest.mark.parametrize(("seed", "config"), [(0, BF16), (1, F16), (2, BF16), (3, F16)])
+def test_a_healthy_model_is_healthy_four_times_of_four(seed, config):
+    found = amp_tf.compare(*_model(seed), config)
     assert found.is_healthy
     assert (found.findings, found.patterns, found.line) == ((), (), "")
     worst = max(found.outputs, key=lambda output: (output.ratio, output.error))
     assert 0 < worst.error < 0.25
     assert worst.ratio <= 4
     assert {output.kind for output in found.outputs} == {"loss", "gradient", "result"}
-    assert f"healthy in {found.precision.value}" in str(found).splitlines()[0]
+    assert f"healthy in {config.precision}" in str(found).splitlines()[0]
     told = (
         f"closest to its limit is the {worst.title}: its error is {figure(worst.error)}, a ratio "
         f"of {worst.ratio:.2g}; above 4 it would be wrong."
@@ -60,36 +57,27 @@ def test_a_healthy_model_is_healthy_four_times_of_four(seed):
     assert told in str(found)
 
 
+def _distance(value, truth):
+    return np.linalg.norm(value - truth) / np.linalg.norm(truth)
+
+
 @pytest.mark.parametrize(("config", "dtype"), [(BF16, ml_dtypes.bfloat16), (F16, np.float16)])
 def test_the_figures_are_those_of_numpy(config, dtype):
     rng = np.random.default_rng(0)
     w = rng.normal(size=(6, 5)).astype(np.float32)
-    batches = [rng.normal(size=(4, 6)).astype(np.float32) for _ in range(3)]
-    found = amp_tf.compare(lambda x: tf.exp(tf.matmul(x, w, name="product")), batches, config)
-
-    def both(x):
-        # In 16 bit as TensorFlow's kernel here adds, which on some CPUs is in bfloat16.
-        return x.astype(np.float64) @ w, np.float64(
-            tf.cast(tf.matmul(x.astype(dtype), w.astype(dtype)), tf.float32)
-        )
-
-    def distance(value, truth):
-        return np.linalg.norm(value - truth) / np.linalg.norm(truth)
-
-    def off(x):
-        truth, value = both(x)
-        return distance(np.exp(value), np.exp(truth))
-
-    furthest = max(batches, key=off)  # which is judged, and whose nodes are looked at
-    truth, value = both(furthest)
-    node = next(node for node in found.nodes if node.name == "product")
-    assert node.accumulated == pytest.approx(
-        distance(value, truth), rel=1e-3
-    )  # float32's sums: their last bits differ
+    x = rng.normal(size=(4, 6)).astype(np.float32)
+    found = amp_tf.compare(lambda x: tf.exp(tf.matmul(x, w, name="product")), [x], config)
+    truth = x.astype(np.float64) @ w
+    # In 16 bit as TensorFlow's kernel here adds, which on some CPUs is in bfloat16.
+    narrow = tf.matmul(x.astype(dtype), w.astype(dtype))
+    value = np.float64(tf.cast(narrow, tf.float32))
+    (node,) = [node for node in found.nodes if node.name == "product"]
+    # Sums of float32: their last bits differ.
+    assert node.accumulated == pytest.approx(_distance(value, truth), rel=1e-3)
     assert node.local == pytest.approx(node.accumulated)
     assert node.largest == pytest.approx(np.abs(truth).max(), rel=1e-6)
-    result = found.outputs[0]
-    assert result.error == pytest.approx(off(furthest), rel=1e-3)
+    (result,) = found.outputs
+    assert result.error == pytest.approx(_distance(np.exp(value), np.exp(truth)), rel=1e-3)
     assert result.ideal == pytest.approx(result.error)
 
 
@@ -99,26 +87,15 @@ def test_what_cancels_to_nothing_in_float32_too_is_no_finding():
     y = keras.layers.MultiHeadAttention(2, 4)(x, x, use_causal_mask=True)
     model = keras.Model(x, keras.layers.Dense(2)(keras.layers.LayerNormalization()(x + y)))
     model.compile("adam", "mse")
-    rng = np.random.default_rng(0)
-    batch = rng.normal(size=(4, 6, 8)).astype(np.float32), np.ones((4, 6, 2), np.float32)
-    found = amp_tf.compare(model, [batch], BF16)
+    inputs = np.random.default_rng(0).normal(size=(4, 6, 8)).astype(np.float32)
+    found = amp_tf.compare(model, [(inputs, np.ones((4, 6, 2), np.float32))], BF16)
     assert found.is_healthy
-    key = next(output for output in found.outputs if output.name.endswith("key/bias"))
-    assert (key.noise > 0.01, key.ratio) == (
-        True,
-        0,
-    )  # softmax does not see it: its gradient is zero but for rounding
-    assert any(not node.has_truth for node in found.nodes)
+    # Softmax does not see this bias: its gradient is zero but for rounding.
+    (bias,) = [output for output in found.outputs if output.name.endswith("key/bias")]
+    assert bias.noise > 0.01
+    assert bias.ratio == 0
     assert found.worst.has_truth
     assert found.worst.local < 0.02
-
-
-def test_share_of_underflow():
-    found = PLANTED["loss"].compare("float16")
-    first = next(node for node in found.nodes if node.name == found.findings[0].node)
-    assert first.underflow > 0.5
-    assert first.largest < 6e-7
-    assert f"{first.underflow:.0%} of its result becomes zero" in found.findings[0].why
 
 
 def test_a_step_that_only_writes_variables_is_compared():
@@ -157,27 +134,17 @@ def test_loops_and_branches_are_compared_by_what_they_give_out():
 
     def looping(x):
         for _ in tf.range(3):
-            x = tf.tanh(tf.matmul(x, w))
-        return tf.cond(tf.reduce_sum(x) > 0, lambda: tf.matmul(x, w), lambda: x) + tf.matmul(
-            x, w, name="after"
-        )
+            x = tf.tanh(tf.matmul(x, w), name="inside")
+        branch = tf.cond(tf.reduce_sum(x) > 0, lambda: tf.matmul(x, w, name="inside"), lambda: x)
+        return branch + tf.matmul(x, w, name="after")
 
-    rng = np.random.default_rng(0)
-    found = amp_tf.compare(
-        looping, [rng.normal(size=(4, 6)).astype(np.float32) for _ in range(4)], BF16
-    )
+    batch = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    found = amp_tf.compare(looping, [batch], BF16)
     assert found.is_healthy
-    assert "after" in {node.name for node in found.nodes}
+    names = [node.name for node in found.nodes]
+    assert "after" in names
+    assert not [name for name in names if "inside" in name]
     assert "Note: nodes inside of loops are not measured" in str(found)
-
-
-def test_another_process_gets_the_same_comparison():
-    found = PLANTED["mask"].compare("float16")
-    assert found.findings[0].local_error == np.inf
-    again = Comparison.of_plain(json.loads(json.dumps(found.to_plain())))
-    assert str(again) == str(found)
-    assert again.why(again.patterns) == found.why(found.patterns) != {}
-    assert [node.local for node in again.nodes] == [node.local for node in found.nodes]
 
 
 def test_the_line_keeps_what_the_user_keeps_already():
@@ -188,12 +155,6 @@ def test_the_line_keeps_what_the_user_keeps_already():
     assert found.patterns[0] == "^mine$"
     assert len(found.patterns) > 1
     assert found.line.startswith("AMP_TF_KEEP_FLOAT32='^mine$,")
-
-
-def test_where_the_ideal_is_as_far_off_there_is_no_more_to_ask():
-    right, off = (Statistics(32, error, 0.0, 0.0, 0.0, 0.0) for error in (0.0, np.inf))
-    (output,) = judge([("result", "accuracy")], [off], [off], [right], [off], Precision.BFLOAT16)
-    assert output.ratio == 1
 
 
 FORCED = amp_tf.AmpConfig(precision="bfloat16", target="cpu", force_f16=("lost",))
@@ -230,16 +191,11 @@ APPLY = {
 @pytest.mark.parametrize("way", APPLY)
 @pytest.mark.parametrize("rate", [0.1, 1e-9])
 def test_gradients_are_compared_whatever_the_rate(way, rate):
-    good = amp_tf.compare(step_with(APPLY[way], rate), [(X,)], BF16)
-    bad = amp_tf.compare(step_with(APPLY[way], rate), [(X,)], FORCED)
-    assert [(output.kind, output.is_good) for output in good.outputs] == [
-        ("result", True),
-        ("update", True),
-    ]
-    assert [(output.kind, output.is_good) for output in bad.outputs] == [
-        ("result", True),
-        ("update", False),
-    ]
+    for config, is_good in ((BF16, True), (FORCED, False)):
+        found = amp_tf.compare(step_with(APPLY[way], rate), [(X,)], config)
+        result, update = found.outputs
+        assert (result.kind, result.is_good) == ("result", True)
+        assert (update.kind, update.is_good) == ("update", is_good)
 
 
 def test_no_sum_is_put_into_a_temporary_variable():
@@ -312,13 +268,6 @@ def test_an_output_of_which_float32_has_no_digits_is_told_and_is_not_the_closest
     ]
 
 
-def test_what_is_to_be_done_first_stands_above_the_verdict_and_no_setting_below(found):
-    first = dataclasses.replace(found, headline="step does not scale its loss. First scale it.")
-    assert str(first).splitlines()[:2] == [first.headline, str(found).splitlines()[0]]
-    assert "What to write" in str(found)
-    assert "What to write" not in str(first)
-
-
 FOR_A_GPU = amp_tf.AmpConfig(precision="float16", target="gpu")
 GPU = Hardware(gpu_capabilities=((8, 0),))
 
@@ -329,41 +278,20 @@ GPU = Hardware(gpu_capabilities=((8, 0),))
 def test_a_float16_product_is_that_of_tensor_cores(config, hardware):
     """The sum of 4,096 numbers is float32's: kept in float16 it would be off by percents."""
     random = np.random.default_rng(0)
-    x, w = (random.uniform(0.0, 1.0, shape).astype(np.float32) for shape in ((4, 4096), (4096, 4)))
+    x = random.uniform(0.0, 1.0, (4, 4096)).astype(np.float32)
+    w = random.uniform(0.0, 1.0, (4096, 4)).astype(np.float32)
 
     def product(x):
         return tf.matmul(x, tf.constant(w), name="product")
 
     found = amp_tf.compare(product, [x], config, hardware=hardware)
-    rounded_x, rounded_w = (values.astype(np.float16).astype(np.float32) for values in (x, w))
-    emulated = (rounded_x @ rounded_w).astype(np.float16)
-    error = float(np.linalg.norm(emulated - x @ w) / np.linalg.norm(x @ w))
+    rounded_x = x.astype(np.float16).astype(np.float32)
+    rounded_w = w.astype(np.float16).astype(np.float32)
+    error = _distance((rounded_x @ rounded_w).astype(np.float16), x @ w)
     assert found.outputs[0].error == pytest.approx(error, rel=0.01)
-    (node,) = (node for node in found.nodes if node.name == "product")
+    (node,) = [node for node in found.nodes if node.name == "product"]
     assert node.is_f16
     assert (node.accumulated, node.local) == pytest.approx((error, error), rel=0.01)
     large = amp_tf.compare(product, [128 * x], config, hardware=hardware)
-    assert (large.outputs[0].error, large.findings[0].kind) == (np.inf, "overflow")  # beyond 65,504
-
-
-def test_no_product_of_a_convolutional_models_step_runs_in_a_float16_kernel():
-    layers = keras.layers
-    model = keras.Sequential(
-        [
-            layers.Conv2D(4, 3),
-            layers.BatchNormalization(),
-            layers.ReLU(),
-            layers.Flatten(),
-            layers.Dense(2),
-        ]
-    )
-    model.compile("sgd", "mse")
-    random = np.random.default_rng(0)
-    batch = [random.standard_normal(shape).astype(np.float32) for shape in ((2, 8, 8, 3), (2, 2))]
-    flat = flat_step(model, [tuple(batch)], 1)
-    result = flat.rewritten(FOR_A_GPU, dataclasses.replace(GPU, imitates_gpu=True))
-    products = {node.name: node for node in result.graph.node if node.op in PRODUCTS}
-    converted = {node.name: node.precision for node in result.report.nodes if node.op in PRODUCTS}
-    assert {node.op for node in products.values()} == {"Conv2D", "Conv2DBackpropFilter", "MatMul"}
-    assert {precision.value for precision in converted.values()} == {"float16"}
-    assert {node.attr["T"].type for node in products.values()} == {tf.float32.as_datatype_enum}
+    assert large.outputs[0].error == np.inf  # beyond 65,504
+    assert large.findings[0].kind == "overflow"

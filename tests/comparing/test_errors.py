@@ -31,6 +31,12 @@ def singular(x):
     return tf.linalg.inv(zeros), tf.matmul(x, x, transpose_b=True)
 
 
+def compiled_model():
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -42,6 +48,10 @@ def singular(x):
         ({"batches": [X, (X, X)]}, "batches differ in structure from the first one"),
         ({"batches": [(X, X)]}, "the step cannot be traced with the batches"),
         ({"batches": [X[0, 0]]}, "the step cannot be traced with the batches"),
+        (
+            {"subject": compiled_model()},
+            "a batch of a compiled model is (x, y) or (x, y, sample_weight)",
+        ),
         ({"subject": 3}, "expected a Keras model or a function, got int"),
         (
             {"subject": lambda x: tf.cast(x, tf.int32)},
@@ -55,16 +65,6 @@ def singular(x):
 )
 def test_what_cannot_be_compared_is_told(given, words):
     assert words in _error(**given)
-
-
-def test_batches_of_a_compiled_model_and_tables_of_a_function():
-    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    assert "a batch of a compiled model is (x, y) or (x, y, sample_weight)" in _error(model, [X])
-    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1], [2.0]), 0.0)
-    assert "neither a variable nor a tensor" in _error(
-        lambda x: _square(x) + table.lookup(tf.constant(1))
-    )
 
 
 def test_a_step_that_amp_tf_has_rewritten_already():

@@ -29,16 +29,13 @@ def run(site_folder):
     return run_once
 
 
-@pytest.mark.parametrize(
-    ("precision", "allreduce"), [("bfloat16", "bfloat16"), ("float16", "float16")]
-)
-def test_matrices_are_summed_in_16_bit_and_the_rest_in_float32(precision, allreduce, run):
-    found, err = run(precision, allreduce)
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_matrices_are_summed_in_16_bit_and_the_rest_in_float32(precision, run):
+    found, err = run(precision, precision)
     # Each of two replicas reduces the matrix in 16 bit, row and scalar together in float32, and
     # with float16 the bound in float32.
-    assert found["sum"]["types"] == {allreduce: 2, "float32": 4 if allreduce == "float16" else 2}
-    # The product itself is rounded to 16 bit as well.
-    bound = 2 * BOUNDS[allreduce]
+    assert found["sum"]["types"] == {precision: 2, "float32": 4 if precision == "float16" else 2}
+    bound = 2 * BOUNDS[precision]  # the product itself is rounded to 16 bit as well
     for case in ("sum", "mean", "tiny", "huge"):
         if case == "tiny" and precision == "float16":
             continue  # 1e-12 is 0 in a float16 product; the test below has it without one
@@ -47,26 +44,26 @@ def test_matrices_are_summed_in_16_bit_and_the_rest_in_float32(precision, allred
     assert (found["sum"]["row"], found["sum"]["scalar"]) == (3.0, 3.0)
     assert (found["mean"]["row"], found["mean"]["scalar"]) == (1.5, 1.5)
     for case in ("nan", "inf"):
-        assert found[case]["error"] == "nonfinite"
+        assert not np.isfinite(found[case]["error"])
         assert found[case]["same"], case
     assert 0 < found["eager"] <= bound
     assert 0 < found["cross_replica"] <= bound
-    assert f"gradients summed over replicas in {allreduce} (" in err
+    assert f"gradients summed over replicas in {precision} (" in err
 
 
-def test_float16_carries_what_lies_outside_its_range(run):
+@pytest.mark.parametrize("case", ["tiny", "huge"])
+def test_float16_carries_what_lies_outside_its_range(case, run):
     found, _ = run("bfloat16", "float16")
-    for case in ("tiny", "huge"):
-        assert found[case]["error"] <= 2 * BOUNDS["bfloat16"], case  # the product's
-        assert found[case]["same"], case
+    assert found[case]["error"] <= 2 * BOUNDS["bfloat16"]  # the product's
+    assert found[case]["same"]
 
 
 def test_without_the_setting_nothing_is_touched(run):
     found, err = run("float16", "float32")
     assert set(found["sum"]["types"]) == {"float32"}
     assert found["eager"] <= BOUNDS["float32"]
-    for told, expected in ((err, False), (run("float16", "float16")[1], True)):
-        assert ("summed over replicas" in told) is expected
+    assert "summed over replicas" not in err
+    assert "summed over replicas" in run("float16", "float16")[1]
 
 
 def test_a_spoilt_batch_is_skipped_on_all_replicas_and_training_goes_on(run):
@@ -96,10 +93,8 @@ def test_scales_are_exact_and_bring_the_bound_below_2_to_the_15(bound):
         (tf.zeros((32, 32)), True),
         (tf.zeros((3, 3, 16, 16)), True),
         (tf.zeros((31, 33)), False),  # 1023 elements
-        (tf.zeros((4096,)), False),  # biases, statistics of a batch
-        (tf.zeros((1, 1, 1, 4096)), False),
+        (tf.zeros((1, 1, 1, 4096)), False),  # biases, statistics of a batch
         (tf.zeros((32, 32), tf.float64), False),
-        (tf.zeros((32, 32), tf.bfloat16), False),
         (tf.IndexedSlices(tf.zeros((32, 32)), tf.range(32), tf.constant([100, 32])), False),
         (None, False),
     ],

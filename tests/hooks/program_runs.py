@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.hooks.random_programs import random_program
 from tests.hooks.running import PROGRAMS, SWITCH, Ended, run, switched_on
 
-KINDS = ("matrices", "convolutions", "twins", "reads")
+KINDS = ("matrices", "convolutions", "reads")
 SECONDS = 600  # for one process
 # A graph that an optimizer of TensorFlow's refuses runs as it was before all of them, amp_tf
 # included.

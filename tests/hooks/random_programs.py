@@ -171,11 +171,12 @@ class Condition(Step):
     second: Block
 
     def run(self, x, weights, values):
-        first, second = (
-            lambda block=block: run_block(block, x, weights, values)
-            for block in (self.first, self.second)
+        limit = 1.0 if self.takes_first else -1.0
+        return tf.cond(
+            tf.reduce_sum(x) * 0.0 < limit,
+            lambda: run_block(self.first, x, weights, values),
+            lambda: run_block(self.second, x, weights, values),
         )
-        return tf.cond(tf.reduce_sum(x) * 0.0 < (1.0 if self.takes_first else -1.0), first, second)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,11 +188,12 @@ class Choice(Step):
     second: Block
 
     def run(self, x, weights, values):
-        branches = (
-            lambda block=block: run_block(block, x, weights, values)
-            for block in (self.first, self.second, ())
-        )
-        return tf.switch_case(tf.cast(tf.reduce_sum(x) * 0.0, tf.int32) + self.taken, [*branches])
+        branches = [
+            lambda: run_block(self.first, x, weights, values),
+            lambda: run_block(self.second, x, weights, values),
+            lambda: x,
+        ]
+        return tf.switch_case(tf.cast(tf.reduce_sum(x) * 0.0, tf.int32) + self.taken, branches)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,12 +229,15 @@ def _random_block(dice: random.Random, depth: int, where: type[Step] | None) -> 
 
 
 def _random_step(dice: random.Random, depth: int, where: type[Step] | None) -> Step:
-    kind = dice.choice(NESTED.get(where, IN_A_CALL_OR_BRANCH) if depth else SIMPLE)
+    kinds = NESTED.get(where, IN_A_CALL_OR_BRANCH) if depth else SIMPLE
+    kind = dice.choice(kinds)
     style = dice.randrange(1 << 16)
     # One variable is met more often, so that what some step writes another one reads.
     weight = dice.choice((0, 0, *range(WEIGHTS)))
+    if kind == "constant":
+        return Multiply(kind, dice.randrange(CONSTANTS), style)
     if isinstance(kind, str):
-        return Multiply(kind, dice.randrange(CONSTANTS) if kind == "constant" else weight, style)
+        return Multiply(kind, weight, style)
     if kind is Write:
         return Write(weight, dice.random() < 0.5, style)
     block = _random_block(dice, depth - 1, kind)

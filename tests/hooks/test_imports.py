@@ -86,20 +86,3 @@ def test_neither_a_forgotten_action_runs_nor_one_of_a_module_that_fails(module, 
     (tmp_path / f"{module}.py").write_text("value = 7\n")
     importlib.import_module(module)
     assert seen == []
-
-
-def test_a_loader_of_an_old_kind_imports_the_module_without_amp_tf(module, monkeypatch):
-    class OldLoader:
-        def load_module(self, name):
-            return sys.modules.setdefault(name, type(sys)(name))
-
-    class OldFinder:
-        def find_spec(self, name, path=None, target=None):
-            return importlib.util.spec_from_loader(name, OldLoader()) if name == module else None
-
-    seen: list[str] = []
-    imports.after_import(module, seen.append)
-    monkeypatch.setattr(sys, "meta_path", [sys.meta_path[0], OldFinder(), *sys.meta_path[1:]])
-    with pytest.warns(ImportWarning):
-        assert importlib.import_module(module).__name__ == module
-    assert seen == []

@@ -40,17 +40,6 @@ def test_the_name_of_a_function_says_whether_a_pipeline_calls_it(name, is_one):
     assert is_of_pipeline(name) is is_one
 
 
-def test_a_session_behind_a_one_shot_iterator_is_converted_and_its_data_is_not(tmp_path):
-    plain, mapped = (
-        running.run([str(running.PROGRAMS / "one_shot_iterator.py"), *argument], tmp_path, ON)
-        for argument in ((), ("map",))
-    )
-    assert plain.converted == mapped.converted > 0
-    assert plain.result["error"] == 0
-    assert mapped.result["error"] < ROUNDING * 100
-    assert mapped.warnings == []
-
-
 @pytest.mark.parametrize("how", ["call", "environ", "call fused"])
 def test_a_pipeline_made_before_amp_tf_was_turned_on_is_exact(how, tmp_path):
     ended = running.run(

@@ -30,36 +30,18 @@ def test_a_program_that_sets_up_its_logging_gets_the_lines_there_from_then_on(
     is_before, site_folder, tmp_path
 ):
     file = tmp_path / "program.log"
-    steps = (
-        f"logging.basicConfig(filename={str(file)!r}, format='%(message)s')",
-        "import tensorflow",
-    )
-    code = "\n".join(
-        [
-            "import logging",
-            *(steps if is_before else steps[::-1]),
-            "logging.warning('of the program')",
-        ]
-    )
-    ended = running.run(["-c", code], site_folder, BAD_VALUE)
-    *line, own, at_exit = file.read_text().splitlines()
-    assert own == "of the program"
-    assert at_exit == AT_EXIT
-    message = LINE.removeprefix("WARNING:absl:")
-    assert line == [message] * is_before
-    assert [line for line in ended.err.splitlines() if "amp_tf" in line] == [LINE] * (not is_before)
-
-
-def test_a_filter_of_absls_logger_is_asked(site_folder):
-    code = (
-        "from absl import logging; logging.get_absl_logger().addFilter(lambda record: {}); import "
-        "tensorflow"
-    )
-    said = [
-        running.run(["-c", code.format(passes)], site_folder, BAD_VALUE).err
-        for passes in (False, True)
-    ]
-    assert ["amp_tf" in err for err in said] == [False, True]
+    sets_up = f"logging.basicConfig(filename={str(file)!r}, format='%(message)s')"
+    steps = [sets_up, "import tensorflow"] if is_before else ["import tensorflow", sets_up]
+    code = ["import logging", *steps, "logging.warning('of the program')"]
+    ended = running.run(["-c", "\n".join(code)], site_folder, BAD_VALUE)
+    told = [line for line in ended.err.splitlines() if "amp_tf" in line]
+    written = file.read_text().splitlines()
+    if is_before:
+        assert written == [LINE.removeprefix("WARNING:absl:"), "of the program", AT_EXIT]
+        assert told == []
+    else:
+        assert written == ["of the program", AT_EXIT]
+        assert told == [LINE]
 
 
 def test_a_warning_is_told_once(caplog):

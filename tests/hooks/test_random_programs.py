@@ -21,7 +21,6 @@ def steps_of(block):
 SEEDS = {
     "matrices": (258, 306, *range(6)),
     "convolutions": tuple(range(24)),
-    "twins": tuple(range(8)),
     "reads": tuple(
         range(6, 18)
     ),  # the first showed a read that did not wait for a write before its loop

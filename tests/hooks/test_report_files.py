@@ -1,14 +1,12 @@
 """AMP_TF_REPORT with unchanged programs, each in a process of its own."""
 
 import json
-import os
 import sys
 from importlib import resources
 
 import jsonschema
 import pytest
 
-from amp_tf.config import AmpConfig, sources
 from amp_tf.reporting import files
 from tests import processes
 from tests.hooks import running
@@ -123,27 +121,6 @@ def test_a_folder_that_cannot_be_written_is_one_line_and_the_run_goes_on(site_fo
     (line,) = ended.warnings
     assert "AMP_TF_REPORT: cannot write to" in line
     assert (tmp_path / "file").read_text() == "in the way"
-
-
-def test_without_the_variable_nothing_is_kept(tmp_path):
-    code = (
-        f"{PRODUCT}\nimport amp_tf\n"
-        "assert all(graph.basis is None for graph in amp_tf.report().graphs)\n"
-        "assert amp_tf.report().facts['process']['tensorflow'] == tf.__version__"
-    )
-    running.run(["-c", code], tmp_path, {**running.switched_on(), **KEPT})
-    assert os.listdir(tmp_path) in ([], ["sitecustomize.py", "amp_tf.pth"])
-
-
-def test_each_setting_tells_where_it_came_from(monkeypatch):
-    monkeypatch.setenv("AMP_TF_PRECISION", "float16")
-    monkeypatch.setenv("AMP_TF_KEEP_FLOAT32", "^a/")
-    found = {row["field"]: (row["value"], row["from"]) for row in sources(AmpConfig.from_env())}
-    assert found["precision"] == ("float16", "AMP_TF_PRECISION")
-    assert found["keep_float32"] == (["^a/"], "AMP_TF_KEEP_FLOAT32")
-    assert found["target"] == ("auto", "default")
-    chosen = {row["field"]: row["from"] for row in sources(AmpConfig(precision="bfloat16"))}
-    assert (chosen["precision"], chosen["keep_float32"]) == ("amp_tf.enable", "default")
 
 
 UNINSTALL = """

@@ -76,42 +76,20 @@ def test_a_thread_knows_its_own_collections_alone():
     assert seen[2:] == [False, False]
 
 
-def test_everything_that_is_known_of_the_cpu_is_known_in_the_hooks(monkeypatch):
-    cpu = Hardware(cpu_has_bf16=True, cpu_has_avx512=True)
-    monkeypatch.setattr(Hardware, "detect_cpu", lambda: cpu)
-    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [kind])
-    monkeypatch.setattr(
-        tf.config.experimental, "get_device_details", lambda gpu: {"compute_capability": (8, 0)}
-    )
-    assert state.hardware.__wrapped__() == Hardware(
-        ((8, 0),), cpu_has_bf16=True, cpu_has_avx512=True
-    )
+@pytest.fixture
+def tf32():
+    """Turns TF32 on or off, and puts it back."""
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    yield tf.config.experimental.enable_tensor_float_32_execution
+    tf.config.experimental.enable_tensor_float_32_execution(before)
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_the_report_says_of_gpus_that_have_it_whether_tf32_is_on(monkeypatch, is_on):
-    switch = tf.config.experimental.enable_tensor_float_32_execution
-    before = tf.config.experimental.tensor_float_32_execution_enabled()
-    for owner, name in (
-        (state, "hardware"),
-        (Hardware, "detect_cpu"),
-    ):  # tests before this one ran graphs, or none
-        monkeypatch.setattr(owner, name, lambda: Hardware(((7, 0), (8, 0), (9, 0))))
-    try:
-        switch(is_on)
-        _, *gpus = summary.report().facts["devices"]
-    finally:
-        switch(before)
-    assert [gpu["tf32"] for gpu in gpus] == [None, is_on, is_on]
-
-
-def test_what_a_hook_remembers_is_one_object_of_the_process(monkeypatch):
-    monkeypatch.setattr(state, "_runtime", state.Runtime())
-
-    class Steps(list[int]):
-        pass
-
-    state.record(Steps).append(1)
-    assert state.record(Steps) == [1]
-    monkeypatch.setattr(state, "_runtime", state.Runtime())
-    assert state.record(Steps) == []
+def test_the_report_says_of_gpus_that_have_it_whether_tf32_is_on(monkeypatch, tf32, is_on):
+    gpus = Hardware(((7, 0), (8, 0), (9, 0)))
+    # Tests before this one ran graphs, or none.
+    monkeypatch.setattr(state, "hardware", lambda: gpus)
+    monkeypatch.setattr(Hardware, "detect_cpu", lambda: gpus)
+    tf32(is_on)
+    _, *found = summary.report().facts["devices"]
+    assert [gpu["tf32"] for gpu in found] == [None, is_on, is_on]

@@ -1,7 +1,6 @@
 """The line at exit: what was converted, or why nothing was."""
 
 import pytest
-import tensorflow as tf
 
 import _amp_tf_start
 import amp_tf
@@ -13,7 +12,7 @@ from amp_tf.reporting import reports
 from amp_tf.reporting.reports import RewriteReport, Totals
 from amp_tf.rewriting.pipeline import rewrite
 from tests.hooks import running
-from tests.reporting.reported_graphs import traced, use_own_ledger
+from tests.reporting.reported_graphs import use_own_ledger
 from tests.small_graphs import graph
 
 pytestmark = pytest.mark.cpu_dependent
@@ -125,13 +124,9 @@ def test_a_process_without_tensorflow_says_nothing(site_folder):
 
 def test_the_line_is_held_back_where_the_user_asked_for_errors_only(site_folder):
     code = "from absl import logging; logging.set_verbosity(logging.{}); import tensorflow"
-    said = []
-    for level in ("ERROR", "WARNING"):
-        said.append(
-            "amp_tf"
-            in running.run(["-c", code.format(level)], site_folder, running.switched_on()).err
-        )
-    assert said == [False, True]
+    on = running.switched_on()
+    assert "amp_tf" not in running.run(["-c", code.format("ERROR")], site_folder, on).err
+    assert "amp_tf" in running.run(["-c", code.format("WARNING")], site_folder, on).err
 
 
 @pytest.fixture
@@ -259,28 +254,3 @@ def test_a_hook_that_failed_to_install_is_named_with_its_error(home, reason, sit
     assert (ended.converted > 0) is (home == XLA)
     (warning,) = ended.warnings
     assert f"a hook was not installed ({error})" in warning
-
-
-def test_a_later_success_takes_a_failure_back(monkeypatch):
-    monkeypatch.setattr(process_state, "_runtime", process_state.Runtime())
-    process_state.note_install(XLA, "OSError: no")
-    process_state.note_install(PLUGIN, "OSError: neither")
-    process_state.note_install(XLA)
-    assert process_state.current().not_installed == {PLUGIN: "OSError: neither"}
-
-
-@pytest.mark.usefixtures("nothing_seen")
-def test_the_line_says_how_much_of_the_work_is_16_bit_and_guesses_no_time():
-    """A product between what stays in float32 has more casts than nodes, and may be faster all the
-    same.
-    """
-    both = traced(lambda x: (tf.sin(tf.matmul(x, x)), tf.tan(x)), (8, 8))
-    config = amp_tf.AmpConfig(precision="bfloat16")
-    reports.record(
-        rewrite(both, config, hardware=Hardware(cpu_has_bf16=True)).report, way="grappler"
-    )
-    process_state.note(off="")
-    assert summary.line() == (
-        "1 graph, 1 of 6 nodes converted to bfloat16 (100 % of matmul and convolution work), 2 "
-        "casts"
-    )

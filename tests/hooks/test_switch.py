@@ -71,19 +71,6 @@ def test_a_hook_patches_once_and_puts_everything_back(home, monkeypatch):
 
 
 @pytest.mark.usefixtures("off_afterwards")
-def test_what_several_hooks_replace_is_put_back():
-    from tensorflow.lite.python import convert
-    from tensorflow.python.eager.polymorphic_function import atomic_function
-
-    before = convert.convert, atomic_function.from_func_graph
-    switch.enable(precision="bfloat16")
-    during = convert.convert, atomic_function.from_func_graph
-    assert all(now is not was for now, was in zip(during, before, strict=True))
-    switch.disable()
-    assert (convert.convert, atomic_function.from_func_graph) == before
-
-
-@pytest.mark.usefixtures("off_afterwards")
 def test_a_handle_says_what_it_turned_on_and_whether_it_is_on():
     first = switch.enable(precision="bfloat16", keep_float32=["loss"])
     settings = "precision='bfloat16', keep_float32=('loss',)"
@@ -178,44 +165,56 @@ def test_a_handle_restores_what_the_environment_says_by_then(monkeypatch):
 
 
 @pytest.mark.usefixtures("off_afterwards")
-def test_the_summary_says_why_amp_tf_is_off_and_takes_it_back(monkeypatch):
-    def off():
-        return process_state.current().off
-
+def test_the_summary_says_why_amp_tf_is_off_and_takes_it_back():
     handle = switch.enable(precision="bfloat16")
-    assert off() == ""
+    assert process_state.current().off == ""
     handle.uninstall()
-    assert off() == switch.BY_HANDLE
+    assert process_state.current().off == switch.BY_HANDLE
     switch.enable(precision="bfloat16")
     switch.disable()
-    assert off() == switch.BY_CALL
+    assert process_state.current().off == switch.BY_CALL
+
+
+ON = {config.ENABLE_VAR: "1"}
+WITHOUT_REWRITE = {config.GRAPH_REWRITE_VAR: "0"}
+SCALED_ALONE = "the graph rewrite is off ({}): only losses are scaled"
+
+
+@pytest.mark.usefixtures("off_afterwards")
+@pytest.mark.parametrize(
+    ("variables", "changed", "off"),
+    [
+        (
+            ON | WITHOUT_REWRITE,
+            config.ENABLE_VAR,
+            SCALED_ALONE.format(f"{config.GRAPH_REWRITE_VAR} is 0"),
+        ),
+        (
+            {config.LOSS_SCALING_VAR: "1"},
+            config.GRAPH_REWRITE_VAR,
+            SCALED_ALONE.format(f"{config.ENABLE_VAR} is not set"),
+        ),
+        (
+            WITHOUT_REWRITE | {config.LOSS_SCALING_VAR: "0"},
+            config.GRAPH_REWRITE_VAR,
+            f"amp_tf is off: the program itself set {config.GRAPH_REWRITE_VAR}=0; ",
+        ),
+        (
+            ON | {"AMP_TF_PRECISION": "half"},
+            config.ENABLE_VAR,
+            "amp_tf is off: AMP_TF_PRECISION is not valid, as a warning said",
+        ),
+        (ON | {config.DISABLE_VAR: "1"}, config.DISABLE_VAR, switch.BY_VARIABLE),
+    ],
+)
+def test_it_says_what_of_the_environment_turned_it_off(variables, changed, off, monkeypatch):
     monkeypatch.setenv(config.ENABLE_VAR, "1")
-    monkeypatch.setenv(config.GRAPH_REWRITE_VAR, "0")
-    switch.obey_environment(config.ENABLE_VAR)
-    assert (
-        off()
-        == f"the graph rewrite is off ({config.GRAPH_REWRITE_VAR} is 0): only losses are scaled"
-    )
-    monkeypatch.setenv(config.LOSS_SCALING_VAR, "1")
+    switch.obey_environment()
     monkeypatch.delenv(config.ENABLE_VAR)
-    monkeypatch.delenv(config.GRAPH_REWRITE_VAR)
-    switch.disable()
-    switch.obey_environment(config.GRAPH_REWRITE_VAR)
-    assert (
-        off()
-        == f"the graph rewrite is off ({config.ENABLE_VAR} is not set): only losses are scaled"
-    )
-    monkeypatch.setenv(config.GRAPH_REWRITE_VAR, "0")
-    monkeypatch.setenv(config.LOSS_SCALING_VAR, "0")
-    switch.obey_environment(config.LOSS_SCALING_VAR)
-    assert f"amp_tf is off: the program itself set {config.GRAPH_REWRITE_VAR}=0; " in str(off())
-    monkeypatch.setenv("AMP_TF_PRECISION", "half")
-    monkeypatch.setenv(config.GRAPH_REWRITE_VAR, "1")
-    switch.obey_environment(config.GRAPH_REWRITE_VAR)
-    assert off() == "amp_tf is off: AMP_TF_PRECISION is not valid, as a warning said"
-    monkeypatch.setenv(config.DISABLE_VAR, "1")
-    switch.obey_environment(config.DISABLE_VAR)
-    assert off() == switch.BY_VARIABLE
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    switch.obey_environment(changed)
+    assert str(process_state.current().off).startswith(off)
 
 
 @pytest.mark.usefixtures("off_afterwards")

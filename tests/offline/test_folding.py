@@ -13,21 +13,11 @@ import tensorflow as tf
 import amp_tf
 from amp_tf.offline.saved_model import convert_saved_model
 from amp_tf.oplists.hardware import Hardware
-from tests.hooks import running
 
 AUTO = amp_tf.AmpConfig()
 BF16_CPU = Hardware(cpu_has_bf16=True)
 TOLERANCE = 0.03  # of the largest value: three products in bfloat16, which has 8 bits
 IMAGES = np.random.default_rng(1).normal(size=(4, 40, 40, 32)).astype(np.float32)
-
-SERVE = """
-import json, sys
-import numpy as np, tensorflow as tf
-images = np.random.default_rng(1).normal(size=(4, 40, 40, 32)).astype(np.float32)
-model = tf.saved_model.load(sys.argv[1])
-(answer,) = model.signatures["serving_default"](tf.constant(images)).values()
-print(json.dumps({"answer": answer.numpy().ravel()[::997].tolist()}))
-"""
 
 
 def _model():
@@ -120,11 +110,3 @@ def test_filters_that_are_stored_in_16_bit_are_read_as_they_are(converted, tmp_p
     exact = tf.saved_model.load(converted[0])
     copy = tf.saved_model.load(tmp_path / "stored")
     _check_close(_answer(copy), _answer(exact))
-
-
-def test_the_copy_answers_alike_where_amp_tf_is_on_and_off(converted, tmp_path):
-    arguments = ["-c", SERVE, str(converted[1])]
-    off = running.run(arguments, tmp_path, {}).result["answer"]
-    on = running.run(arguments, tmp_path, running.switched_on())
-    assert on.summary  # amp_tf was at work
-    _check_close(np.array(on.result["answer"]), np.array(off))

@@ -17,29 +17,38 @@ def few(monkeypatch):
     monkeypatch.setattr("amp_tf.tools.timing.calls._SECONDS", 0.0)
 
 
-@pytest.mark.parametrize("kind", ["function", "tf.function", "model"])
-def test_each_way_runs_in_its_precision(few, kind):
+X = np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32)
+
+
+def check(timed, step):
+    assert timed.step == step
+    assert len(timed.float32) == len(timed.mixed) == 3
+    for run in timed.float32 + timed.mixed:
+        assert len(run.step_ms) == 5
+        assert run.first_s > 0
+    assert "converted to bfloat16" in timed.summary
+    assert not amp_tf.is_enabled()
+    assert reports.totals().total == 0
+
+
+@pytest.mark.parametrize("wrap", [lambda function: function, tf.function])
+def test_each_way_runs_in_its_precision(few, wrap):
     results = []
-    x = np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32)
 
     def product(x):
         y = tf.matmul(x, x)
         tf.py_function(lambda value: results.append(value.numpy()), [y], [])
         return y
 
+    check(amp_tf.time(wrap(product), X, config=BF16, rounds=3), "product")
+    exact = sum(np.array_equal(result, results[0]) for result in results)
+    assert exact == len(results) / 2
+    np.testing.assert_allclose(results[0], X @ X, rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_is_timed(few):
     model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(16)], name="small")
-    subject = {"function": product, "tf.function": tf.function(product), "model": model}[kind]
-    timed = amp_tf.time(subject, x, config=BF16, rounds=3)
-    assert len(timed.float32) == len(timed.mixed) == 3
-    assert all(len(run.step_ms) == 5 and run.first_s > 0 for run in timed.float32 + timed.mixed)
-    assert "converted to bfloat16" in timed.summary
-    assert timed.step == ("small" if kind == "model" else "product")
-    if kind != "model":
-        exact = sum(np.array_equal(result, results[0]) for result in results)
-        assert exact == len(results) / 2
-        np.testing.assert_allclose(results[0], x @ x, rtol=1e-5, atol=1e-5)
-    assert not amp_tf.is_enabled()
-    assert reports.totals().total == 0
+    check(amp_tf.time(model, X, config=BF16, rounds=3), "small")
 
 
 def test_a_training_step_is_timed(few):

@@ -30,14 +30,6 @@ def test_the_verdict_is_in_words(ratios, words):
     assert verdict.is_known is not words.startswith("too noisy")
 
 
-def test_a_ratio_and_its_inverse_are_equally_far_from_1():
-    faster = Verdict.of([1.9, 2.0, 2.1])
-    slower = Verdict.of([1 / 1.9, 1 / 2.0, 1 / 2.1])
-    assert faster.speedup == pytest.approx(1 / slower.speedup)
-    assert faster.error / faster.speedup == pytest.approx(slower.error / slower.speedup)
-    assert (faster.is_faster, slower.is_slower) == (True, True)
-
-
 def rounds_of(ratios, most=12, minutes=10.0):
     """The ways in their order, and the runs, of a program with given ratios."""
     ways = []

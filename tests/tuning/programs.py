@@ -7,8 +7,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from amp_tf.graph.names import matcher
 from amp_tf.precision import Precision
+from amp_tf.tools import keeping
 from amp_tf.tools.comparing.comparison import Comparison
 from amp_tf.tools.comparing.findings import Finding
 from amp_tf.tools.tuning.result import Outcome
@@ -23,19 +23,14 @@ def node(name: str, operations: float = 1e6, **more: Any) -> dict[str, Any]:
     return {"name": name, "op": "MatMul", "precision": "bfloat16", "operations": operations, **more}
 
 
-def report(*paths: str, casts: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
+def report(*paths: str) -> dict[str, Any]:
     """Makes a report of layers: each has a product, its gradient, and an activation."""
-    nodes = [
-        row
-        for path in paths
-        for row in (
-            node(f"{path}/MatMul"),
-            node(f"{path}/Tanh", 1e3),
-            node(f"gradient_tape/{path}/MatMul/MatMul"),
-        )
-    ]
-    graph = {"nodes": nodes, "inserted_casts": list(casts)}
-    return {"converted": len(nodes), "graphs": [graph]}
+    nodes = []
+    for path in paths:
+        nodes.append(node(f"{path}/MatMul"))
+        nodes.append(node(f"{path}/Tanh", 1e3))
+        nodes.append(node(f"gradient_tape/{path}/MatMul/MatMul"))
+    return {"converted": len(nodes), "graphs": [{"nodes": nodes, "inserted_casts": []}]}
 
 
 @dataclasses.dataclass
@@ -47,6 +42,7 @@ class Weak:
         weak: names of nodes.
         comparison: what comparing its step says.
         runs: how often it was run.
+        nothing: its metric where nothing is 16 bit.
     """
 
     paths: tuple[str, ...]
@@ -59,15 +55,15 @@ class Weak:
         self.runs += 1
         if way is Way.FLOAT32:
             return Outcome(GOOD)
-        nodes = {row["name"] for row in report(*self.paths)["graphs"][0]["nodes"]}
-        tests = [matcher(pattern) for pattern in patterns]
-        kept = {name for name in nodes if any(test(name) for test in tests)}
+        found = report(*self.paths)
         if way is Way.NOTHING:
-            kept = nodes
-        is_good = kept.issuperset(self.weak)
-        value = self.nothing if way is Way.NOTHING else GOOD if is_good else BAD
+            return Outcome(self.nothing, 0.0, 10.0, report=found)
+        is_kept = keeping.any_matcher(patterns)
+        nodes = {row["name"] for row in found["graphs"][0]["nodes"]}
+        kept = set(filter(is_kept, nodes))
+        value = GOOD if kept.issuperset(self.weak) else BAD
         share = 1 - len(kept) / max(1, len(nodes))
-        return Outcome(value, share, 10.0, report=report(*self.paths))
+        return Outcome(value, share, 10.0, report=found)
 
     def compare(self) -> Comparison | None:
         return self.comparison
@@ -76,17 +72,10 @@ class Weak:
 def findings(*nodes: str) -> Comparison:
     """What a comparison says that finds roundings at some nodes."""
     found = []
-    for node in nodes:
-        row = Finding(
-            node,
-            op="MatMul",
-            layer="",
-            kind="rounding",
-            why="it is rounded",
-            local_error=0.1,
-            accumulated_error=0.1,
+    for name in nodes:
+        found.append(
+            Finding(name, "MatMul", "", "rounding", "it is rounded", 0.1, accumulated_error=0.1)
         )
-        found.append(row)
     return Comparison(
         "weak",
         Precision.BFLOAT16,

@@ -5,6 +5,7 @@ type it went.
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import sys
 
@@ -34,33 +35,39 @@ def replica(sum_of: str, magnitude: float, poison: float) -> dict[str, tf.Tensor
     )
 
 
+def first_of(value: object) -> np.ndarray:
+    """The value of the first replica."""
+    return strategy.experimental_local_results(value)[0].numpy()
+
+
+def error_of(found: np.ndarray, expected: np.ndarray) -> float:
+    """The largest relative error; nan where a number is none."""
+    return float(np.max(np.abs(found - expected) / expected))
+
+
 def types_of(graph: tf.Graph) -> dict[str, int]:
+    """How many sums are of each type, functions included."""
     definition = graph.as_graph_def()
-    nodes = [
-        *definition.node,
-        *(node for function in definition.library.function for node in function.node_def),
-    ]
-    sums = [
-        tf.as_dtype(node.attr["T"].type).name
-        for node in nodes
-        if node.op.startswith("CollectiveReduce")
-    ]
-    return dict(collections.Counter(sums))
+    bodies = [definition.node]
+    bodies += [function.node_def for function in definition.library.function]
+    counts: collections.Counter[str] = collections.Counter()
+    for node in itertools.chain(*bodies):
+        if node.op.startswith("CollectiveReduce"):
+            counts[tf.as_dtype(node.attr["T"].type).name] += 1
+    return dict(counts)
 
 
 def one_case(sum_of: str, magnitude: float, poison: float = 0.0) -> dict[str, object]:
     step = tf.function(lambda: strategy.run(replica, (sum_of, magnitude, poison)))
-    found = {name: strategy.experimental_local_results(value) for name, value in step().items()}
-    expected = matrix.astype("float64") * magnitude * {"SUM": 3.0, "MEAN": 1.5}[sum_of]
-    first, second = (value.numpy() for value in found["matrix"])
+    found = step()
+    factor = 3.0 if sum_of == "SUM" else 1.5
+    first, second = strategy.experimental_local_results(found["matrix"])
     return {
         "types": types_of(step.get_concrete_function().graph),
-        "error": float(np.max(np.abs(first - expected) / expected))
-        if np.isfinite(first).all()
-        else "nonfinite",
+        "error": error_of(first.numpy(), matrix.astype("float64") * magnitude * factor),
         "same": bool(np.array_equal(first, second, equal_nan=True)),
-        "row": float(found["row"][0][0]),
-        "scalar": float(found["scalar"][0]),
+        "row": float(first_of(found["row"])[0]),
+        "scalar": float(first_of(found["scalar"])),
     }
 
 
@@ -79,8 +86,7 @@ def cross_replica() -> float:
         return tf.distribute.get_replica_context().merge_call(merge, (gradient,))[0]
 
     step = tf.function(lambda: strategy.run(replica_step))
-    result = strategy.experimental_local_results(step())[0].numpy()
-    return float(np.max(np.abs(result / matrix - 2.0)) / 2.0)
+    return error_of(first_of(step()), 2.0 * matrix)
 
 
 def fit() -> dict[str, object]:
@@ -101,18 +107,14 @@ def fit() -> dict[str, object]:
     # exact in any type.
     history = model.fit(x[:128], y[:128], 64, shuffle=False, verbose=0).history
     model.fit(x, y, 64, shuffle=False, verbose=0)
-    status = getattr(model.optimizer, "status", None)
-    weights = [float(np.abs(weight).sum()) for weight in model.get_weights()]
     return {
         "loss": history["loss"],
-        "weights": weights,
-        "skipped": status().skipped if status else 0,
+        "weights": [float(np.abs(weight).sum()) for weight in model.get_weights()],
+        "skipped": model.optimizer.status().skipped,
     }
 
 
-eager = strategy.experimental_local_results(strategy.run(replica, ("SUM", 1.0, 0.0))["matrix"])[
-    0
-].numpy()
+eager = strategy.run(replica, ("SUM", 1.0, 0.0))["matrix"]
 result = {
     "sum": one_case("SUM", 1.0),
     "mean": one_case("MEAN", 1.0),
@@ -120,7 +122,7 @@ result = {
     "huge": one_case("SUM", 1e30 if precision == "bfloat16" else 1e4),
     "nan": one_case("SUM", 1.0, float("nan")),
     "inf": one_case("SUM", 1.0, float("inf")),
-    "eager": float(np.max(np.abs(eager / matrix - 3.0)) / 3.0),
+    "eager": error_of(first_of(eager), 3.0 * matrix),
     "cross_replica": cross_replica(),
 }
 if precision == "float16":

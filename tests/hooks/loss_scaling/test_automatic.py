@@ -54,8 +54,13 @@ def test_whether_losses_are_scaled_follows_from_the_devices_of_this_process():
     assert not loss_scaling.runs_in_float16()
 
 
+@pytest.fixture
+def nothing_scaled_yet(monkeypatch):
+    monkeypatch.setattr(ledger, "_ledger", ledger._Ledger())
+
+
+@pytest.mark.usefixtures("nothing_scaled_yet")
 def test_the_line_at_exit_tells_two_optimizers_of_one_name_apart():
-    vars(ledger).update(_ledger=ledger._Ledger())
     with installed():
         for scale in (2.0, 4.0):
             optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(name="sgd"), scale)
@@ -66,54 +71,50 @@ def test_the_line_at_exit_tells_two_optimizers_of_one_name_apart():
     )
 
 
+@pytest.mark.usefixtures("nothing_scaled_yet")
 @pytest.mark.parametrize("initial_scale", [1024.0, 3.0])
 def test_the_scale_of_a_wrapper_that_the_program_put_on_itself_is_named(library, initial_scale):
-    vars(ledger).update(_ledger=ledger._Ledger())
     home = keras.optimizers if library is keras else library.mixed_precision
     with installed():
-        for _ in range(2):  # of two, one each
-            optimizer = home.LossScaleOptimizer(
-                library.optimizers.SGD(1e-3), initial_scale=initial_scale
-            )
-            model = make_model(library)
-            model.compile(optimizer, "mse", jit_compile=False)
-            assert loss_scaling.describe() == ""
-            model.fit(X, Y, epochs=2, verbose=0)
-            owner = "Keras'" if library is keras else "tf_keras'"
-            name = f"{owner} {type(optimizer).__name__}"
-            scale = ledger.format_scale(initial_scale)
-            assert (
-                loss_scaling.describe()
-                == f"loss scale {scale} of {name}, which does not count skipped steps"
-            )
-            del optimizer, model  # as at the end of a function
-            gc.collect()
-            assert (
-                loss_scaling.describe()
-                == f"loss scale {scale} of {name}, which does not count skipped steps"
-            )
-            assert ledger.curves() == []
-            vars(ledger).update(_ledger=ledger._Ledger())
+        optimizer = home.LossScaleOptimizer(
+            library.optimizers.SGD(1e-3), initial_scale=initial_scale
+        )
+        model = make_model(library)
+        model.compile(optimizer, "mse", jit_compile=False)
+        assert loss_scaling.describe() == ""
+        model.fit(X, Y, epochs=2, verbose=0)
+        owner = "Keras'" if library is keras else "tf_keras'"
+        name = f"{owner} {type(optimizer).__name__}"
+        scale = ledger.format_scale(initial_scale)
+        told = f"loss scale {scale} of {name}, which does not count skipped steps"
+        assert loss_scaling.describe() == told
+        del optimizer, model  # as at the end of a function
+        gc.collect()
+        assert loss_scaling.describe() == told
+        assert ledger.curves() == []
 
 
 MOST = 1.2  # times what stays without amp_tf; TensorFlow itself keeps the graph of a step for good
 ROWS = np.random.RandomState(0).rand(8, 16).astype(np.float32)
 
 
-def nodes_that_stay(make, count):
+def nodes_alive():
+    """The nodes of all graphs of functions that are alive."""
+    gc.collect()
+    count = 0
+    for each in gc.get_objects():
+        if isinstance(each, FuncGraph):
+            count += len(each.get_operations())
+    return count
+
+
+def nodes_that_stay(make, models):
     """Nodes of graphs for each model that are alive when the models are gone."""
-
-    def alive():
-        gc.collect()
-        return sum(
-            len(each.get_operations()) for each in gc.get_objects() if isinstance(each, FuncGraph)
-        )
-
     make()  # what is made once
-    before = alive()
-    for _ in range(count):
+    before = nodes_alive()
+    for _ in range(models):
         make()
-    return (alive() - before) / count
+    return (nodes_alive() - before) / models
 
 
 def fit(library, optimizer):
@@ -122,20 +123,6 @@ def fit(library, optimizer):
     module = library.optimizers.legacy if optimizer == "legacy" else library.optimizers
     model.compile(module.Adam(), "mse", jit_compile=False)
     model.fit(ROWS, ROWS[:, :1], verbose=0)
-
-
-def loop(wrap):
-    dense = keras.layers.Dense(4)
-    optimizer = wrap(keras.optimizers.Adam())
-
-    @tf.function
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(dense(x) ** 2)
-            loss = optimizer.scale_loss(loss) if hasattr(optimizer, "scale_loss") else loss
-        optimizer.apply(tape.gradient(loss, dense.trainable_weights), dense.trainable_weights)
-
-    step(tf.constant(ROWS))
 
 
 @pytest.mark.slow
@@ -149,8 +136,3 @@ def test_a_search_keeps_no_more_of_its_models_than_without_amp_tf(library, optim
     without = nodes_that_stay(make, 3)
     with installed():
         assert nodes_that_stay(make, 4) <= MOST * without
-
-
-def test_a_loop_with_a_wrapper_keeps_no_more_than_with_that_of_keras():
-    theirs = nodes_that_stay(lambda: loop(keras.optimizers.LossScaleOptimizer), 3)
-    assert nodes_that_stay(lambda: loop(amp_tf.LossScaleOptimizer), 3) <= MOST * theirs

@@ -2,8 +2,6 @@
 what to write.
 """
 
-import contextlib
-
 import keras
 import numpy as np
 import pytest
@@ -54,21 +52,31 @@ def test_a_custom_loop_in_float16_without_scaling_is_warned_once_with_what_to_wr
 def test_a_custom_loop_that_scales_or_does_not_run_in_float16_is_not_warned(library, log):
     with installed():
         custom_loop(amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.5)), variable())
+        for settings in ({"dynamic": False}, {"enabled": False}):
+            optimizer = amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.5), **settings)
+            custom_loop(optimizer, variable())
+        custom_loop(keras.optimizers.SGD(0.5, loss_scale_factor=8.0), variable(), "apply")
     with installed(OTHER):
         custom_loop(library.optimizers.SGD(0.5), variable())
     assert not log("custom training loop")
 
 
+@pytest.fixture(params=[False, True])
+def strategy(request):
+    """None, or one which calls the inner optimizer on another thread."""
+    if not request.param:
+        yield tf.distribute.get_strategy()
+        return
+    mirrored = tf.distribute.MirroredStrategy(["CPU:0"])
+    with mirrored.scope():
+        yield mirrored
+
+
+@pytest.mark.usefixtures("strategy")
 @pytest.mark.parametrize("wrap", [amp_tf.LossScaleOptimizer, keras.optimizers.LossScaleOptimizer])
-@pytest.mark.parametrize(
-    "replicated", [False, True]
-)  # a strategy calls the inner optimizer on another thread
 @pytest.mark.parametrize("step", STEPS)
-def test_the_optimizers_inside_a_wrapper_are_not_warned_of(wrap, replicated, step, log):
-    strategy = (
-        tf.distribute.MirroredStrategy(["CPU:0"]) if replicated else tf.distribute.get_strategy()
-    )
-    with installed(), strategy.scope() if replicated else contextlib.nullcontext():
+def test_the_optimizers_inside_a_wrapper_are_not_warned_of(wrap, step, log):
+    with installed():
         optimizer = wrap(keras.optimizers.SGD(0.5))
         weight = variable()
         optimizer.build([weight])
@@ -76,14 +84,6 @@ def test_the_optimizers_inside_a_wrapper_are_not_warned_of(wrap, replicated, ste
         assert not log("custom training loop")
         custom_loop(keras.optimizers.SGD(0.5), weight, step)
         assert len(log("custom training loop")) == 1
-
-
-@pytest.mark.parametrize("settings", [{"dynamic": False}, {"enabled": False}])
-def test_a_wrapper_with_a_fixed_scale_or_none_is_not_warned_of(settings, log):
-    with installed():
-        custom_loop(amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5), **settings), variable())
-        custom_loop(keras.optimizers.SGD(0.5, loss_scale_factor=8.0), variable(), "apply")
-    assert not log("custom training loop")
 
 
 v1 = tf.compat.v1
@@ -123,26 +123,29 @@ def by_rows(weight):
     weight.scatter_sub(tape.gradient(loss, weight))
 
 
-LOOPS = [by_tape, by_tf_gradients, in_a_branch, by_rows]
+def scaled_by_hand(weight):
+    weight.assign_sub(gradient_of(weight, lambda loss: loss * 1024.0) / 1024.0)
 
 
-@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+@pytest.mark.parametrize(
+    "loop",
+    [by_tape, by_tf_gradients, in_a_branch, by_rows, scaled_by_hand],
+    ids=lambda loop: loop.__name__,
+)
 def test_a_loop_without_an_optimizer_is_told_once_what_to_write(loop, weight, log):
     with installed():
         for _ in range(2):
             tf.function(loop)(weight)
     (warning,) = log(WARNING)
-    lines = (
+    for part in (
+        f"function '{loop.__name__}': {WARNING}",
         "scaler = amp_tf.LossScaler()",
         "scaled_loss = scaler.scale(loss)",
         "tape.gradient(scaled_loss, variables)",
-    )
-    parts = (
-        f"function '{loop.__name__}': {WARNING}",
-        *lines,
+        "where the program scales its loss itself, set "
         "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0",
-    )
-    assert [part for part in parts if part not in warning] == []
+    ):
+        assert part in warning
 
 
 def test_a_session_is_told_too(log):
@@ -184,37 +187,16 @@ def statistics(weight):
         mean.assign(0.9 * mean + 0.1 * tf.reduce_mean(x, axis=0))
         gradient_of(weight)
         count.assign_add(1)
-        mean.assign(0.5 * mean)
 
     return step
 
 
-def scaled_around_an_inner_step(weight):
-    """As in meta-learning: the loss, which a metric holds, comes from a gradient of a variable."""
-    scaler = amp_tf.LossScaler()
-    shown = tf.Variable(0.0)
-
-    def step():
-        with tf.GradientTape() as tape:
-            fast = weight - 0.1 * gradient_of(weight)
-            loss = tf.reduce_mean(tf.matmul(tf.ones((2, 4)), fast) ** 2)
-            scaled = scaler.scale(loss)
-        shown.assign(loss)
-        scaler.step(weight.assign_sub, scaler.unscale(tape.gradient(scaled, weight)))
-
-    return step
-
-
-@pytest.mark.parametrize("replicated", [False, True])
-def test_nothing_is_said_of_a_gradient_penalty_with_the_two_lines(library, replicated, log):
+def test_nothing_is_said_of_a_gradient_penalty_with_the_two_lines(library, strategy, log):
     """The loss of a WGAN-GP's critic, which holds a gradient that nothing scales."""
-    strategy = (
-        tf.distribute.MirroredStrategy(["CPU:0"]) if replicated else tf.distribute.get_strategy()
-    )
-    with installed(), strategy.scope() if replicated else contextlib.nullcontext():
+    x = tf.ones((2, 4))
+    with installed():
         weight = tf.Variable(tf.ones((4, 4)))
         shown = tf.Variable(0.0)
-        x = tf.ones((2, 4))
         optimizer = amp_tf.LossScaleOptimizer(library.optimizers.Adam())
         optimizer.build([weight])
 
@@ -223,8 +205,7 @@ def test_nothing_is_said_of_a_gradient_penalty_with_the_two_lines(library, repli
                 with tf.GradientTape() as inner:
                     inner.watch(x)
                     score = tf.reduce_sum(tf.tanh(tf.matmul(x, weight)))
-                norm = tf.norm(inner.gradient(score, x), axis=1)
-                loss = score + tf.reduce_mean((norm - 1.0) ** 2)
+                loss = score + tf.norm(inner.gradient(score, x))
                 scaled = optimizer.scale_loss(loss)
             optimizer.apply_gradients([(tape.gradient(scaled, weight), weight)])
             shown.assign(loss)
@@ -235,7 +216,7 @@ def test_nothing_is_said_of_a_gradient_penalty_with_the_two_lines(library, repli
 
 @pytest.mark.parametrize(
     "make",
-    [scaled_by_us, scaled_in_keras_own_wrapper, statistics, scaled_around_an_inner_step],
+    [scaled_by_us, scaled_in_keras_own_wrapper, statistics],
     ids=lambda make: make.__name__,
 )
 def test_nothing_is_said_where_a_loss_is_scaled_or_no_gradient_is_written(make, weight, log):
@@ -255,19 +236,6 @@ def test_nothing_is_said_of_a_model_that_fit_trains_or_a_tf1_optimizer_that_is_s
             weight = v1.get_variable("w", initializer=np.ones((4, 4), "float32"))
             v1.train.MomentumOptimizer(0.1, 0.9).minimize(tf.reduce_sum(weight**2))
     assert not log(WARNING)
-
-
-def test_a_loop_that_scales_by_hand_is_told_too_and_how_to_turn_it_off(weight, log):
-    scale = tf.Variable(1024.0, trainable=False)
-    with installed():
-        tf.function(
-            lambda: weight.assign_sub(gradient_of(weight, lambda loss: loss * scale) / scale)
-        )()
-    (warning,) = log(WARNING)
-    assert (
-        "where the program scales its loss itself, set "
-        "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0" in warning
-    )
 
 
 @pytest.mark.parametrize("scaled", [False, True])

@@ -41,17 +41,6 @@ def test_a_monitored_session_with_its_finalized_graph_tells_it_too():
     assert loss_scaling.describe() == "loss scale 2^14, 1 of 6 steps skipped"
 
 
-def test_a_session_without_a_step_says_nothing():
-    with installed():
-        training = Session()
-        training.train([])
-        with v1.Session(graph=training.graph):
-            pass  # nothing is initialized
-        with tf.Graph().as_default() as graph, v1.Session(graph=graph) as session:
-            session.run(tf.constant(1.0))
-    assert loss_scaling.describe() == ""
-
-
 def test_a_session_that_is_closed_by_an_error_or_twice_closes_as_ever():
     with installed():
         training = Session()
@@ -108,15 +97,6 @@ def test_a_session_that_nobody_closes_is_asked_when_its_owner_lets_it_go():
         session.run(training.step, {training.x: BATCHES[0]})
         del session
     assert loss_scaling.describe() == "loss scale 2^15, 0 of 1 steps skipped"
-
-
-def test_of_very_many_graphs_the_oldest_are_counted_alone(monkeypatch):
-    monkeypatch.setattr(ledger, "_MOST", 3)
-    with installed():
-        for _ in range(5):
-            Session().train(BATCHES[:1])
-    seen, more = ledger.statuses()
-    assert (len(seen), more) == (3, 2)
 
 
 def test_a_remote_session_is_not_asked():

@@ -18,15 +18,28 @@ def products(x):
     return tf.matmul(tf.nn.relu(tf.matmul(x, weight)), weight)
 
 
-compiled = tf.function(products, jit_compile=True, input_signature=[batch])
+def without_inlining(function):
+    return tf.function(
+        function, input_signature=[batch], experimental_attributes={"_noinline": True}
+    )
+
+
 plain = tf.function(products, input_signature=[batch])
-apart = tf.function(products, input_signature=[batch], experimental_attributes={"_noinline": True})
-apart_inside = tf.function(
-    lambda x: tf.cond(tf.reduce_sum(x) > -1e9, lambda: apart(x), lambda: x),
-    input_signature=[batch],
-    experimental_attributes={"_noinline": True},
-)
-compiled_inside = tf.function(lambda x: compiled(x) + 0.0, input_signature=[batch])
+compiled = tf.function(products, jit_compile=True, input_signature=[batch])
+apart = without_inlining(products)
+FUNCTIONS = {
+    "plain": plain,
+    "compiled": compiled,
+    "compiled_inside": tf.function(lambda x: compiled(x) + 0.0, input_signature=[batch]),
+    "apart": apart,
+    "apart_inside": without_inlining(
+        lambda x: tf.cond(tf.reduce_sum(x) > -1e9, lambda: apart(x), lambda: x)
+    ),
+}
+
+
+def batches():
+    return tf.data.Dataset.from_tensor_slices(rows).batch(16, drop_remainder=True)
 
 
 def error_of(values):
@@ -34,7 +47,7 @@ def error_of(values):
 
 
 def called(function):
-    return error_of(function(rows[first : first + 16]).numpy() for first in range(0, 64, 16))
+    return error_of(map(function, batches()))
 
 
 def py_function(function):
@@ -42,55 +55,46 @@ def py_function(function):
 
 
 def numpy_function(function):
-    return lambda x: tf.ensure_shape(
-        tf.numpy_function(lambda given: function(given).numpy(), [x], tf.float32), (16, 32)
-    )
+    def values(given):
+        return function(given).numpy()
+
+    return lambda x: tf.ensure_shape(tf.numpy_function(values, [x], tf.float32), batch.shape)
 
 
 def generated(function):
-    def batches():
-        for first in range(0, 64, 16):
-            yield function(rows[first : first + 16])
+    def results():
+        for start in range(0, 64, 16):
+            yield function(rows[start : start + 16])
 
-    return error_of(
-        tf.data.Dataset.from_generator(batches, output_signature=batch).as_numpy_iterator()
-    )
+    data = tf.data.Dataset.from_generator(results, output_signature=batch)
+    return error_of(data.as_numpy_iterator())
 
 
 def mapped(function):
-    return error_of(
-        tf.data.Dataset.from_tensor_slices(rows).batch(16).map(function).as_numpy_iterator()
-    )
+    return error_of(batches().map(function).as_numpy_iterator())
 
 
 def scanned(function):
-    batches = tf.data.Dataset.from_tensor_slices(rows).batch(16)
-    return error_of(batches.scan(0.0, lambda state, x: (state, function(x))).as_numpy_iterator())
+    results = batches().scan(0.0, lambda state, x: (state, function(x)))
+    return error_of(results.as_numpy_iterator())
 
 
 def looped(function):
     @tf.function(autograph=True)
-    def last(batches):
+    def last(data):
         value = tf.zeros(batch.shape)
-        for x in batches:
+        for x in data:
             value = function(x)
             if tf.reduce_sum(x) > 1e9:
                 break
         return value
 
-    value = last(tf.data.Dataset.from_tensor_slices(rows).batch(16, drop_remainder=True))
-    return float(np.abs(value - exact[48:]).max())
+    return float(np.abs(last(batches()) - exact[48:]).max())
 
 
 data = {}
 program = {}
-for name, function in (
-    ("plain", plain),
-    ("compiled", compiled),
-    ("compiled_inside", compiled_inside),
-    ("apart", apart),
-    ("apart_inside", apart_inside),
-):
+for name, function in FUNCTIONS.items():
     program[f"{name} before"] = called(function)
     data[f"{name} map"] = mapped(function)
     data[f"{name} py_function"] = mapped(py_function(function))
@@ -102,8 +106,8 @@ for name, function in (
 late = tf.function(products, jit_compile=True, input_signature=[batch])
 data["first called by py_function"] = mapped(py_function(late))
 program["first called by py_function"] = called(late)
-for name in ("first called by map", "first called by scan"):
-    late = tf.function(products, experimental_attributes={"_noinline": True})
-    data[name] = mapped(late) if name.endswith("map") else scanned(late)
-    program[name] = called(late)
+for name, road in (("map", mapped), ("scan", scanned)):
+    late = without_inlining(products)
+    data[f"first called by {name}"] = road(late)
+    program[f"first called by {name}"] = called(late)
 print(json.dumps({"data": data, "program": program}))

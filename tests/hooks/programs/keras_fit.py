@@ -34,24 +34,23 @@ history = model.fit(images, labels, batch_size=32, epochs=3, verbose=0)
 folder = tempfile.mkdtemp()
 model.export(os.path.join(folder, "exported"))
 model.save_weights(os.path.join(folder, "model.weights.h5"))
-tf.train.Checkpoint(model=model).write(os.path.join(folder, "checkpoint"))
+checkpoint = os.path.join(folder, "checkpoint")
+tf.train.Checkpoint(model=model).write(checkpoint)
 with open(os.path.join(folder, "exported", "saved_model.pb"), "rb") as file:
     graph = SavedModel.FromString(file.read()).meta_graphs[0].graph_def
-nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-checkpoint = tf.train.load_checkpoint(os.path.join(folder, "checkpoint"))
-checkpoint_types = {dtype.name for dtype in checkpoint.get_variable_to_dtype_map().values()}
-print(
-    json.dumps(
-        {
-            "loss": history.history["loss"],
-            "evaluated": float(model.evaluate(images, labels, verbose=0)),
-            "predicted": model.predict(images[:4], verbose=0).tolist(),
-            "saved_16_bit": sum(
-                attr.type in (tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum)
-                for node in nodes
-                for attr in node.attr.values()
-            ),
-            "checkpoint_types": sorted(checkpoint_types),
-        }
-    )
-)
+nodes = list(graph.node)
+for function in graph.library.function:
+    nodes += function.node_def
+f16 = (tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum)
+saved_16_bit = 0
+for node in nodes:
+    saved_16_bit += sum(attr.type in f16 for attr in node.attr.values())
+types = tf.train.load_checkpoint(checkpoint).get_variable_to_dtype_map().values()
+found = {
+    "loss": history.history["loss"],
+    "evaluated": float(model.evaluate(images, labels, verbose=0)),
+    "predicted": model.predict(images[:4], verbose=0).tolist(),
+    "saved_16_bit": saved_16_bit,
+    "checkpoint_types": sorted({dtype.name for dtype in types}),
+}
+print(json.dumps(found))

@@ -18,7 +18,7 @@ from amp_tf.graph.names import HOIST_SUFFIX
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[3]))
 from amp_tf.oplists.hardware import Hardware
-from tests.hooks.program_values import Convolutions, Matrices, Twins
+from tests.hooks.program_values import Convolutions, Matrices
 from tests.hooks.random_programs import count_products, made_small, random_program, run_block
 from tests.pretending import pretend
 
@@ -27,45 +27,35 @@ from tests.pretending import pretend
 KINDS = {
     "matrices": (Matrices, True, 1),
     "convolutions": (Convolutions, False, 1),
-    "twins": (Twins, False, 1),
     "reads": (Matrices, False, 3),
 }
 
 
 def problem_of(program, seed, kind):
     """Returns the fault of a program, or nothing."""
-    make_values, is_for_xla, runs = KINDS[kind]
-    values = make_values(seed)
-    before = values.weights()
     try:
-        expected = [(_eagerly(program, values), values.weights()) for _ in range(runs)]
-        values.put_back(before)
-        compiled = tf.function(
-            lambda x: run_block(program, x, values.variables, values), jit_compile=is_for_xla
-        )
-        found = [(compiled(values.x).numpy(), values.weights()) for _ in range(runs)]
-        deviation = max(
-            np.abs(other - result).max()
-            for (result, _), (other, _) in zip(expected, found, strict=True)
-        )
-        allowed = values.tolerance(count_products(program))
-        if (
-            deviation > allowed
-        ):  # unless so much is lost in 16 bit alone, which one run may show less of than another
-            values.put_back(before)
-            values.dtype = tf.bfloat16
-            lost = [np.abs(_eagerly(program, values) - result).max() for result, _ in expected]
-            allowed = max(allowed, 2 * max(lost))
+        return _problem_of_runs(program, seed, *KINDS[kind])
     except Exception as error:  # the point is to find whatever a user would see
         return f"{type(error).__name__}: {error}"
-    if not deviation <= allowed:
-        return f"the result is off by {deviation:.3g}, allowed is {allowed:.3g}"
-    for run, ((_, written), (_, kept)) in enumerate(zip(expected, found, strict=True)):
-        for number, (right, wrong) in enumerate(zip(written, kept, strict=True)):
-            if not np.array_equal(right, wrong):  # writing only changes the numbers' sign or place
-                return (
-                    f"variable {number} is off by {np.abs(right - wrong).max():.3g} after run {run}"
-                )
+
+
+def _problem_of_runs(program, seed, make_values, is_for_xla, runs):
+    values = make_values(seed)
+    before = values.weights()
+    expected = [(_eagerly(program, values), values.weights()) for _ in range(runs)]
+    values.put_back(before)
+    compiled = tf.function(
+        lambda x: run_block(program, x, values.variables, values), jit_compile=is_for_xla
+    )
+    allowed = values.tolerance(count_products(program))
+    for run, (right, weights) in enumerate(expected):
+        deviation = np.abs(compiled(values.x).numpy() - right).max()
+        if not deviation <= allowed:
+            return f"the result is off by {deviation:.3g}, allowed is {allowed:.3g}"
+        for number, (wanted, found) in enumerate(zip(weights, values.weights(), strict=True)):
+            if not np.array_equal(wanted, found):  # writing only changes their sign or place
+                off = np.abs(wanted - found).max()
+                return f"variable {number} is off by {off:.3g} after run {run}"
     return ""
 
 
@@ -79,28 +69,23 @@ def _eagerly(program, values):
 
 def main():
     kind = sys.argv[1]
-    if (
-        kind == "reads" or Hardware.detect_cpu().cpu_has_bf16
-    ):  # else kernels are asked for that only such a CPU has
+    # Without bfloat16 in hardware kernels would be asked for that only such a CPU has.
+    if kind == "reads" or Hardware.detect_cpu().cpu_has_bf16:
         pretend()
+    is_made_small = "--small" in sys.argv
     for seed in (int(argument) for argument in sys.argv[2:] if argument != "--small"):
         print(f"program {seed} begins", file=sys.stderr, flush=True)
         program = random_program(seed)
         problem = problem_of(program, seed, kind)
-        if problem and "--small" in sys.argv:
+        if problem and is_made_small:
             program = made_small(program, lambda candidate: bool(problem_of(candidate, seed, kind)))  # noqa: B023
             problem = problem_of(program, seed, kind)
         told = f"{problem}\n{program!r}" if problem else ""
-        print(
-            json.dumps({"seed": seed, "products": count_products(program), "problem": told}),
-            flush=True,
-        )
+        outcome = {"seed": seed, "products": count_products(program), "problem": told}
+        print(json.dumps(outcome), flush=True)
     if kind == "reads":
-        print(
-            "reads moved:",
-            sum(HOIST_SUFFIX in node.name for node in amp_tf.report().nodes),
-            file=sys.stderr,
-        )
+        moved = [node for node in amp_tf.report().nodes if HOIST_SUFFIX in node.name]
+        print("reads moved:", len(moved), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""``rematerialization.py POLICY``: losses and what is live at the peak; under another policy than
-float32 the error.
+"""``rematerialization.py POLICY``: losses of layers that the backward pass computes again, or the
+error.
 """
 
 from __future__ import annotations
@@ -10,72 +10,44 @@ import sys
 import keras
 import numpy as np
 
-from benchmarks.memory import find_peak, record_memory
-
-POLICY = sys.argv[1]
 L = keras.layers
-DATA = np.random.default_rng(0)
+IMAGES = np.random.default_rng(0).normal(size=(64, 16, 16, 8)).astype("float32")
+LABELS = np.random.default_rng(1).integers(0, 10, 64)
 
 
 class Block(L.Layer):
-    """Layers that are computed again in the backward pass, by ``tf.recompute_grad``."""
-
-    def __init__(self, chain, remat=True):
-        super().__init__()
-        self.chain, self.remat = chain, remat
+    """Two convolutions of which ``tf.recompute_grad`` keeps no result."""
 
     def build(self, shape):
+        self.chain = keras.Sequential()
+        for _ in range(2):
+            self.chain.add(L.Conv2D(16, 3, padding="same", activation="gelu"))
         self.chain.build(shape)
 
     def call(self, x):
-        return keras.remat(self.chain.call)(x) if self.remat else self.chain.call(x)
+        return keras.remat(self.chain.call)(x)
 
 
-def scoped(mode, make):
-    """Keras takes the mode of a layer from where it is made."""
-    with keras.RematScope(mode=mode):
-        return make()
+def scoped():
+    """A convolution in the scope's mode "full"; Keras takes the mode from where a layer is made."""
+    with keras.RematScope(mode="full"):
+        return L.Conv2D(16, 3, padding="same", activation="gelu")
 
 
-def convnet():
-    """Two convolutions in the scope's mode "full"."""
-    x = inputs = L.Input((16, 16, 8))
-    for _ in range(2):
-        x = scoped("full", lambda: L.Conv2D(16, 3, padding="same", activation="gelu"))(x)
-    return keras.Model(inputs, L.Dense(10)(L.GlobalAveragePooling2D()(x)))
-
-
-def mlp(remat=True, width=64, count=1):
-    """Dense layers in the scope do not train in Keras 3.15, in float32 neither: blocks of four
-    instead.
-    """
-    dense = [[L.Dense(width, activation="gelu") for _ in range(4)] for _ in range(count)]
-    blocks = [Block(keras.Sequential(layers), remat) for layers in dense]
-    return keras.Sequential([L.Input((64,)), *blocks, L.Dense(10)])
-
-
-def train(model, batch=64, **settings):
+def train(layer, **settings):
     keras.utils.set_random_seed(0)
-    data = np.random.default_rng(0)
-    x = data.normal(size=(batch, *model.input_shape[1:])).astype("float32")
+    pooled = [L.GlobalAveragePooling2D(), L.Dense(10)]
+    model = keras.Sequential([L.Input(IMAGES.shape[1:]), layer, *pooled])
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), **settings)
-    y = data.integers(0, 10, batch)
-    return lambda: model.fit(x, y, batch_size=batch, epochs=4, verbose=0).history["loss"]
+    return model.fit(IMAGES, LABELS, epochs=4, verbose=0).history["loss"]
 
 
-keras.config.set_dtype_policy(POLICY)
-keras.utils.set_random_seed(0)
-found = {}
-if POLICY != "float32":
-    try:
-        train(convnet())()
-    except Exception as error:
-        found["error"] = f"{type(error).__name__}: {error}"
-else:
-    for make, jit in ((convnet, False), (mlp, True)):
-        found[make.__name__] = train(make(), jit_compile=jit)()
-    for remat in (False, True):
-        fit = train(mlp(remat, 256, 3), 512)
-        fit()
-        found[f"live {remat}"] = find_peak(record_memory(fit)).live
+keras.config.set_dtype_policy(sys.argv[1])
+try:
+    found = {
+        "scope": train(scoped(), jit_compile=False),
+        "block for XLA": train(Block(), jit_compile=True),
+    }
+except TypeError as error:
+    found = {"error": str(error)}
 print(json.dumps(found))

@@ -1,12 +1,10 @@
 """tf.functions under jit_compile: tapes, second-order and own gradients, v1 graphs, SavedModels."""
 
 import json
-import os
 import tempfile
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 
 def tensor(seed, *shape):
@@ -113,19 +111,9 @@ class Served(tf.Module):
 
 
 module = Served()
-note("before_saving", module.served(x))
+module.served(x)
 folder = tempfile.mkdtemp()
 tf.saved_model.save(module, folder)
-with open(os.path.join(folder, "saved_model.pb"), "rb") as file:
-    saved = SavedModel.FromString(file.read()).meta_graphs[0].graph_def
-nodes = [*saved.node, *(node for function in saved.library.function for node in function.node_def)]
-f16 = (tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum)
-result["saved_f16_nodes"] = [
-    n.name for n in nodes if any(value.type in f16 for value in n.attr.values())
-]
-result["saved_clones"] = [
-    f.signature.name for f in saved.library.function if "amp_tf" in f.signature.name
-]
 loaded = tf.saved_model.load(folder)
 note("served", loaded.served(x))
 print(json.dumps(result))
