@@ -114,7 +114,7 @@ class Painting:
         return dtypes
 
     def rounded_units(self) -> UnitMask:
-        """Returns the units that become 16 bit, but are computed in float32 between two roundings."""
+        """Returns the units that become 16 bit but are computed in float32, between roundings."""
         found = units_of(self.view, self.view.mask_with(self.rounded))
         return found & mask_of(self.converted, self.view.unit_count)
 
@@ -173,7 +173,7 @@ class Painting:
 
     @functools.cached_property
     def _before(self) -> Indices:
-        """The unit that caused each unit's precision, or the unit itself if its reason names none."""
+        """For each unit, the unit that caused its precision, or itself if its reason names none."""
         marks = self._marks
         has_cause = np.isin(marks.code, [code for code in Code if "{cause}" in code.words])
         return np.where(has_cause, marks.cause, np.arange(len(has_cause), dtype=np.int32))
