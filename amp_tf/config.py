@@ -66,7 +66,8 @@ _OF_THE_BUILD = (
 
 @dataclasses.dataclass(frozen=True)
 class AmpConfig:
-    """The settings of a rewrite: the precision, the op lists, and the nodes that stay or must go.
+    """The settings of a rewrite: the precision, the op lists, and the nodes to keep and to
+    force.
 
     Attributes:
         precision: ``"auto"``, ``"float16"`` (``"fp16"``) or ``"bfloat16"`` (``"bf16"``), or a dtype

@@ -24,11 +24,13 @@ from amp_tf.tools.comparing.steps import check_settings
 from amp_tf.tools.comparing.training import NOT_COMPARED, CompareRequest
 from amp_tf.tools.starting import FOLDER, PYTHON, TENSORFLOW, TOOL
 
-_BY_SIGNAL = 128  # as in a shell, and the signal's number
+_BY_SIGNAL = 128  # a shell adds the number of the signal
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the comparison; of a script that was not compared see :func:`compare_script`."""
+    """Prints the comparison; returns 0 if it is healthy, 1 if not, and 2 if nothing was
+    compared.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages
     config = check_settings(read_config(args), args.steps)
     request = CompareRequest(Path(), config, args.steps)

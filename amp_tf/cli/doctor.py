@@ -126,7 +126,7 @@ MATH_MODE_VARS = (
 class Issue:
     """A problem, or a note, that the user should know of."""
 
-    is_problem: bool  #: whether amp_tf does not work as it should; else it is a note
+    is_problem: bool  #: whether it keeps amp_tf from working; else it is a note
     what: str  #: what was found
     fix: str  #: what to do
 

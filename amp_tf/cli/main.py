@@ -36,7 +36,7 @@ class Command:
     help: str  #: for people
     description: str
     add: Callable[[argparse.ArgumentParser], None]  #: adds its arguments and options to its parser
-    usage: str | None = None  #: where argparse's own is not as good
+    usage: str | None = None  #: replaces argparse's own
     error_status: int = 1  #: the exit status of an error
 
 
@@ -400,8 +400,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Has SIGTERM and SIGHUP raise SystemExit inside the block; what cleans up then is not ended by
-    another one.
+    """Makes SIGTERM and SIGHUP raise SystemExit inside the block; later ones are ignored, so that
+    nothing cuts off the cleaning up.
     """
     before: dict[int, Any] = {}
 
@@ -423,7 +423,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 def _main(arguments: list[str] | None) -> int:
     name, error_status = "amp-tf", 1
-    try:  # from the first import on, which a user may interrupt as well
+    try:  # around the imports, too: a user may interrupt them
         args, unknown = parser().parse_known_args(arguments)
         if unknown:
             args.refuse(f"unrecognized arguments: {' '.join(unknown)}")
@@ -471,7 +471,7 @@ def parser() -> argparse.ArgumentParser:
             help=command.help,
             description=command.description,
             usage=command.usage,
-            allow_abbrev=False,  # or what is no option may be taken for the beginning of another
+            allow_abbrev=False,  # else a misspelt option may be taken for the beginning of another
         )
         command.add(added)
         added.set_defaults(refuse=added.error)  # argparse's own error shows the usage of amp-tf

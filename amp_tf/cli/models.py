@@ -121,8 +121,8 @@ def _read_batch(args: argparse.Namespace) -> Any:
 def _convert_model(
     args: argparse.Namespace, config: AmpConfig, batch: Any
 ) -> tuple[RewriteReport, Sequence[str]]:
-    """Writes the copy of a model, unless nothing is to be written; returns its report, and no
-    names.
+    """Converts a model, and writes the copy unless ``--dry-run`` is given. Returns the report, and
+    no names of nodes.
     """
     hardware = hardware_for(config)
     if args.dry_run:
@@ -136,8 +136,8 @@ def _convert_model(
 def _convert_graph(
     args: argparse.Namespace, config: AmpConfig, batch: Any
 ) -> tuple[RewriteReport, Sequence[str]]:
-    """Writes a new graph, unless nothing is to be written; returns its report, and the 16-bit nodes
-    that none reads.
+    """Converts a graph file, and writes the result unless ``--dry-run`` is given. Returns the
+    report, and the names of 16-bit nodes that no node reads.
     """
     graph = reading.read_graph_file(args.source)
     _check_preserved(args.preserve, graph)
@@ -225,9 +225,7 @@ def _check_preserved(names: Iterable[str], graph: Any) -> None:
 
 
 def _tell_target(report: RewriteReport) -> None:
-    """Prints to stderr which options would convert, if nothing is because no device here is
-    converted for.
-    """
+    """Prints to stderr the options that would convert something, if this machine has no target."""
     if report.why_nothing is not None and report.why_nothing.rule is Rule.NO_TARGET:
         what = (
             "--precision float16 --target gpu is what a GPU would run; --precision bfloat16 "
@@ -367,8 +365,8 @@ def _line_of(document: Mapping[str, Any]) -> str:
 
 
 def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Returns the reports in a file or folder; of a model, a graph, or the graphs of a log folder
-    as they were, a new one.
+    """Returns the reports in a file or folder, or a new report of a model, a graph, or the graphs
+    of a log folder before their rewrite.
     """
     if not os.path.exists(source):
         fix = "Name a report, or a folder of them, a model, a graph or a log folder"
@@ -428,7 +426,7 @@ def hardware_for(config: AmpConfig) -> Hardware:
 
 
 def load_signature(source: str, name: str) -> tuple[Any, Any]:
-    """Loads a model from disk; returns it, whose life is that of the variables, and one of its
+    """Loads a model from disk. Returns the model, which keeps its variables alive, and one of its
     signatures.
 
     Raises:

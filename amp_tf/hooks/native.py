@@ -126,7 +126,7 @@ class ItemShapes:
 
     def __init__(self, item: int) -> None:
         self._library = tensorflow_library()
-        self._item: int | None = item  # until it is asked
+        self._item: int | None = item  # until it is asked for shapes
         self._properties: int | None = None  # what was inferred
         self._status: int = self._library.TF_NewStatus()
         self._known: dict[str, Sequence[Shape | None]] = {}

@@ -88,7 +88,9 @@ def _install() -> None:
 
 
 def _current() -> bytes | None:
-    """The scope of what is being traced. On threads of a strategy's replicas the graph holds it."""
+    """Returns the scope of the code that is being traced. On threads of a strategy's replicas the
+    graph holds it.
+    """
     import tensorflow as tf
 
     value: bytes | None = getattr(state.current().here, "scope", None)

@@ -71,7 +71,7 @@ def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
 
     Raises:
         TypeError: ``inner_optimizer`` is not an optimizer of these libraries.
-        ConfigError: it is wrapped already, or a setting is outside its range or none at all.
+        ConfigError: it is wrapped already, or a setting is unknown or outside its range.
     """
     if (factor := getattr(inner_optimizer, "loss_scale_factor", None)) is not None:
         raise ConfigError(

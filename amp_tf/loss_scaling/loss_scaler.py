@@ -48,9 +48,9 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
 
     It is a ``tf.Module``, so checkpoints hold the scale and its counters.
 
-    The settings are those of :func:`amp_tf.loss_scaling.schedule.build_schedule`, and one outside
-    its range, or none at all, is a ConfigError. With ``enabled=False`` all three methods do what
-    the loop would do without them.
+    The settings are those of :func:`amp_tf.loss_scaling.schedule.build_schedule`; an unknown one,
+    or one outside its range, is a ConfigError. With ``enabled=False`` all three methods do what the
+    loop would do without them.
     """
 
     def __init__(

@@ -2,9 +2,9 @@
 
 :class:`Scaler` is behind every library's ``LossScaleOptimizer`` and behind ``LossScaler``. They
 differ in the owner of the variables (:class:`Memory`) and in the step (a callable). Their public
-methods are :class:`StateMethods` and :class:`ScalingMethods`; below these stands the rest that the
-adapters share. Methods that a traced step calls are marked ``do_not_convert``: AutoGraph
-would rewrite them and all that they call, and warn where it cannot.
+methods are :class:`StateMethods` and :class:`ScalingMethods`; the rest of this module is shared by
+the adapters. Methods that a traced step calls are marked ``do_not_convert``: AutoGraph would
+rewrite them and all that they call, and warn where it cannot.
 """
 
 from __future__ import annotations
@@ -168,9 +168,9 @@ class Scaler:
         return scaled
 
     def decides(self, where: str) -> bool:
-        """Tells whether a step is checked here.
+        """Tells whether this scaler checks a step.
 
-        It is not where nothing is scaled, or where another scaler decides.
+        It does not if nothing is scaled, or if another scaler decides.
         """
         if is_inner_call():
             self.calls.check_alone(where)
@@ -223,7 +223,9 @@ class Scaler:
     def unscaled_pairs(
         self, pairs: Sequence[tuple[Any, Any]], **judging: Any
     ) -> list[tuple[Any, Any]]:
-        """As :meth:`unscaled`, for pairs of gradient and variable, of which there must be one."""
+        """As :meth:`unscaled`, for pairs of gradient and variable; a ValueError if there is no
+        gradient.
+        """
         gradients, variables = unzip(pairs)
         finite.check_any(gradients)
         return list(zip(self.unscaled(gradients, variables, **judging), variables, strict=True))

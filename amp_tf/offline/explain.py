@@ -2,8 +2,8 @@
 
 A node in float32 has a root cause, as in :mod:`amp_tf.reporting.blockers`. Proposals are tried, not
 guessed: the rewrite's own step (:func:`amp_tf.rewriting.pipeline.decide`) decides the graph again
-under the change. Graphs without shapes are not folded, here as in ``amp-tf rewrite``; a running
-program's graphs get theirs from Grappler.
+under the change. As in ``amp-tf rewrite``, graphs without shapes are not folded; those of a running
+program get shapes from Grappler, and are.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ class Explanation:
         reason: the reason for that.
         trail: the names of the nodes along which the decision came, the node first; one name where
             the node decided alone.
-        own_change: adds a pattern for this node, under all names that it may run under; empty where
-            that does not turn it.
-        change: changes a setting, which turns it and others; empty where none does.
-        remedy: says in words what would turn a float32 node where no setting does.
+        own_change: adds a pattern for this node alone, if that gives it the other precision; else
+            empty.
+        change: changes a setting that gives it, and others, the other precision; empty if none
+            does.
+        remedy: says in words how a float32 node could become 16 bit if no setting does it.
         matches: how many nodes the pattern for this one finds.
         registered: why its library registered the op for the list; empty where none did, or a
             setting moved the op.
@@ -122,7 +123,7 @@ class Explanation:
         return "is left as it is"
 
     def _proposals(self) -> list[str]:
-        """Returns what would compute the node in the other precision, a line each."""
+        """Returns a line for each way to compute the node in the other precision."""
         other = "16 bit"
         if self.precision.is_f16:
             other = "float32"
@@ -235,7 +236,9 @@ def explain(
 
 
 def _changes(figures: GraphFigures, node: Node, root: Root | None) -> list[Change]:
-    """Returns the changes of settings that may turn a node and its like, the narrowest first."""
+    """Returns the changes of settings that may give a node, and nodes like it, the other precision;
+    the narrowest first.
+    """
     op = figures.view.ops[node]
     if figures.reasons[node].rule is Rule.FORCED_BY_NAME:
         name = figures.view.names[node]

@@ -1,9 +1,9 @@
 """Stores variables of a converted SavedModel in 16 bit: half the file, and no casts of weights.
 
-A variable stands in many places: nodes with its handle, arguments of functions, objects, a key of
-the checkpoint. Places of the same variable are linked by calls, by the captures of functions, by
-the nodes that restore it, and where one variable is assigned another's value. Linked places have
-one type. A variable is stored in 16 bit if all of this holds.
+A variable has many *places*: nodes with its handle, arguments of functions, objects, a key of the
+checkpoint. Places of one variable are linked by calls, captures of functions, nodes that restore
+it, and assignments of one variable's value to another. Linked places have one type. A variable is
+stored in 16 bit if all of this holds.
 
 - It is float32, and the checkpoint has it whole.
 - A cast to 16 bit reads it, perhaps through a gather or a reshape.
@@ -183,7 +183,8 @@ class _VariableSearch:
     def judge(
         self, checkpoint: Checkpoint, beyond: Sequence[Mapping[str, Container[str]]]
     ) -> tuple[list[StoredVariable], dict[Body, list[tuple[Change, int]]]]:
-        """Decides for each float32 tensor of the checkpoint, and sets the types of objects.
+        """Decides the stored type of each float32 tensor of the checkpoint, and sets that of its
+        objects.
 
         Args:
             checkpoint: the model's checkpoint.
@@ -252,9 +253,9 @@ class _VariableSearch:
     def find_beyond_range(
         self, checkpoint: Checkpoint, data_type: int
     ) -> Iterator[tuple[Body, str]]:
-        """Yields the nodes that give variables with a value which becomes infinite in 16 bit.
+        """Yields the reads of variables with a value that becomes infinite in 16 bit.
 
-        Each comes with its body.
+        A read is a body and the name of a node.
 
         Raises:
             FileError: values cannot be read.
@@ -449,7 +450,7 @@ def _search(
 def find_beyond_range(
     model: Any, checkpoint: Checkpoint, preserved: Sequence[frozenset[str]], precision: Precision
 ) -> list[dict[str, set[str]]]:
-    """Finds the nodes that give variables with values which become infinite in a 16-bit type.
+    """Finds the reads of variables with values that become infinite in a 16-bit type.
 
     Returns for each MetaGraph their names, by function, ``""`` for its graph. Arguments: as of
     :func:`store_weights`. Raises a GraphError where a graph is broken, and a FileError where the
@@ -470,12 +471,12 @@ def store_weights(
     preserved: Sequence[frozenset[str]],
     beyond: Sequence[Mapping[str, Container[str]]],
 ) -> Weights:
-    """Gives variables of a ``SavedModel`` proto, which is converted and is changed, 16-bit types
-    where its graphs read them so.
+    """Gives variables 16-bit types where the graphs read them so. The ``SavedModel`` proto is a
+    converted one, and is changed.
 
-    The copy needs those variables of its checkpoint in 16 bit that are ``stored`` of the result.
-    ``preserved`` are, of each MetaGraph, the nodes of its graph whose results somebody fetches, and
-    ``beyond`` what :func:`find_beyond_range` found.
+    The checkpoint then needs the variables in 16 bit that the result lists as ``stored``.
+    ``preserved`` has for each MetaGraph the nodes of its graph whose results somebody fetches, and
+    ``beyond`` is the result of :func:`find_beyond_range`.
 
     Raises a GraphError where a graph is broken, and a RewriteError where the result did not pass
     verification; this is a bug of amp_tf.
@@ -539,7 +540,7 @@ def _function_after(function: Any, body: Body, changes: _Changes) -> Any:
 
 
 def _edits(view: GraphView, changes: _Changes) -> Edits:
-    """Returns the edits that changes ask for, but for those of arguments and results."""
+    """Returns the edits for some changes, except those of arguments and results."""
     fresh = FreshNames(view.names, _SUFFIX)
     units: dict[int, set[Unit]] = collections.defaultdict(set)
     reops = []

@@ -68,7 +68,7 @@ _DANGER_OF = {row.op: row.why for row in ROWS if row.op_list == DENY_LIST}
 
 @dataclasses.dataclass(frozen=True)
 class Root:
-    """The cause for which nodes stay in float32.
+    """A root cause: the reason for which nodes stay in float32.
 
     Attributes:
         kind: one of the words above.

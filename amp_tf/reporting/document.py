@@ -1,9 +1,9 @@
 """The document: a report as plain data. ``report-1.schema.json`` beside this file describes it, and
 a test compares.
 
-Page, notebook and command line are made of it. Unknown values are ``null``; a node's unremarkable
-figures are absent. Operations and times are those of one run of each graph, loops of unknown length
-counted as ten iterations.
+Page, notebook and command line are made from it. Unknown values are ``null``; figures of a node
+that equal :data:`_UNREMARKABLE` are absent. Operations and times are those of one run of each
+graph, loops of unknown length counted as ten iterations.
 """
 
 from __future__ import annotations

@@ -137,8 +137,8 @@ class Totals:
     """Counts over several graphs.
 
     Attributes:
-        graphs: the number of graphs and function bodies by the way they came: ``"offline"``,
-            ``"grappler"`` or ``"xla"``.
+        graphs: the number of graphs and function bodies, by the way by which amp_tf got them:
+            ``"offline"``, ``"grappler"`` or ``"xla"``.
         total: nodes seen.
         converted: nodes converted.
         casts: casts inserted.
@@ -204,8 +204,8 @@ class RewriteReport:
 
     Attributes:
         graphs: the graphs and function bodies, in the order in which they were rewritten.
-        summary: for a process, the line that it prints at exit; else empty. It also says what no
-            graph shows: rewrites that failed, and why amp_tf is off.
+        summary: the line that a process prints at exit, else empty. It also tells facts that no
+            graph shows, such as failed rewrites.
         facts: the document's facts of the process that made it, by their keys there.
         weights: the variables of a SavedModel that was converted with 16-bit weights.
     """
@@ -372,11 +372,11 @@ class StoredVariable:
     """A float32 variable of a model, as the checkpoint has it.
 
     Attributes:
-        name: its name; its key where the name is not known.
+        name: its name, or its key if the name is not known.
         key: the key of its values in the checkpoint.
-        shape: of its values.
-        precision: in which they are stored now.
-        kept: why they stay float32; ``None`` where they do not.
+        shape: its shape.
+        precision: the type in which its values are stored now.
+        kept: why it stays float32; ``None`` if it does not.
         where: the node that kept them, if one did.
     """
 

@@ -1,13 +1,13 @@
 """Searches for a small set of layers that suffices in float32; a function says whether a set does.
 
-Items are layers, those that are made alike together, with each of them as a part. A layer is not
-divided into its nodes, whose names are TensorFlow's and change with the program.
+An item is a layer, or all layers that are made alike, which are then its parts. A layer is not
+divided into its nodes, because their names are TensorFlow's and change with the program.
 
 Zeller's ddmin (Simplifying and Isolating Failure-Inducing Input, 2002) makes a set 1-minimal:
-without any one of its items it does not suffice. Before it, a prefix of the ranking is found that
-suffices, by doubling and then halving, so that few runs are needed where the ranking is good, and
-twice the logarithm of the number of items where it is not. Items that cost next to nothing in
-float32 are not divided.
+without any one of its items it does not suffice. Before that, doubling and then halving finds a
+prefix of the ranking that suffices. It needs few runs if the ranking is good, and twice the
+logarithm of the number of items if it is not. Items that cost next to nothing in float32 are not
+divided.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _Item = TypeVar("_Item")
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """Something that may stay in float32."""
+    """A part of a program that may stay in float32 as a whole."""
 
     name: str  #: for people
     patterns: tuple[str, ...]  #: for ``AmpConfig.keep_float32``
     operations: float = 0.0  #: floating-point operations of one run of its 16-bit products
-    parts: tuple[Item, ...] = ()  #: the layers that are made alike; none where it is one layer
+    parts: tuple[Item, ...] = ()  #: the items of layers that are made alike; empty for one layer
 
 
 def reduce(
@@ -48,7 +48,7 @@ def reduce(
     """Leaves out ever smaller runs of items, the last and least helpful first, as long as the
     others suffice.
 
-    ``suffices`` is called at most so often, and then more items are left than needed; without a
+    ``suffices`` is called at most ``most`` times, which may leave needless items. Without that
     limit the set becomes 1-minimal.
     """
     count = 2
@@ -88,12 +88,11 @@ def find_smallest(
 
     Args:
         ranked: the items, those first that are needed most probably.
-        suffices: whether a set does; raises :class:`OutOfRunsError` where it may not be asked any
-            more.
+        suffices: tells whether a set suffices; raises :class:`OutOfRunsError` if no run is left.
 
     Returns:
-        The set, ``None`` where no smaller one than all items was found to suffice, and whether it
-        is known that no item of it can be left out.
+        The set, ``None`` if none was found that is smaller than all items; and whether it is known
+        that no item of the set can be left out.
     """
     found: Items | None = None
 
@@ -112,7 +111,7 @@ def find_smallest(
 
 
 def _find_prefix(ranked: Items, suffices: Callable[[Items], bool]) -> Items:
-    """Finds the shortest prefix that suffices, if longer ones do, too."""
+    """Finds the shortest prefix that suffices, on the assumption that longer ones suffice, too."""
     enough = 1
     while enough < len(ranked) and not suffices(ranked[:enough]):
         enough *= 2
@@ -127,7 +126,7 @@ def _find_prefix(ranked: Items, suffices: Callable[[Items], bool]) -> Items:
 def _divided(items: Items, suffices: Callable[[Items], bool], least: float) -> Items:
     """Replaces items by those of their parts that suffice, the most costly first.
 
-    It is worth runs to divide an item that has ``least`` operations or more.
+    Items with fewer than ``least`` operations stay whole.
     """
     for item in sorted(items, key=lambda one: -one.operations):
         if item.operations < least or not item.parts:
@@ -249,7 +248,7 @@ def _is_inside(place: str, outer: str) -> bool:
 
 
 def _joined(items: Sequence[Item]) -> Item:
-    """Items that are made alike as one, with them as parts."""
+    """Returns one item for items that are made alike, which become its parts."""
     if len(items) == 1:
         return items[0]
     name = f"{items[0].name} and {len(items) - 1} like it"

@@ -45,7 +45,7 @@ def _run_way(device: str, way: str) -> Iterator[Trial]:
     for precision in PRECISIONS:
         try:
             result, converted = _run(device, way, precision)
-        except Exception as problem:  # of TensorFlow or a driver: a finding, and not the end
+        except Exception as problem:  # an error of TensorFlow or a driver is a finding
             first_line = (str(problem).splitlines() or [""])[0][:200]
             failure = f"{type(problem).__name__}: {first_line}"
             yield Trial(device, way, precision, failure=failure)
@@ -69,7 +69,7 @@ def _run(device: str, way: str, precision: str) -> tuple[Any, int]:
     if precision == "float32":
         switch.disable()
     else:
-        state.current().warned.add(notices.SLOW_FLOAT16)  # the trial wants it all the same
+        state.current().warned.add(notices.SLOW_FLOAT16)  # the trial itself asks for it
         target = "gpu" if device.startswith("GPU") else "cpu"
         settings = {"precision": precision, "target": target, "ignore_performance": True}
         amp = switch.enable(with_settings(AmpConfig(), settings, where="trial"))

@@ -30,8 +30,9 @@ Shape = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """One product: ``run`` takes tensors of these shapes; ``operations`` counts an addition as one,
-    ``elements`` all that it reads and writes, ``results`` what it writes.
+    """One product: ``run`` takes tensors of these shapes. ``operations`` counts a multiplication
+    and an addition as two, ``elements`` all elements read and written, and ``results`` those
+    written.
 
     ``op`` is the name of its row in the table. The kernel computes ``padding_factor`` times the
     operations (:func:`amp_tf.oplists.cost_tables.padding_factor`).
@@ -207,7 +208,7 @@ def _of_convolution(case: Convolution) -> Iterator[Product]:
 
 
 def _of_matrices(count: int, rows: int, inner: int, columns: int) -> Iterator[Product]:
-    """Yields a product and those of its gradients, in which one of the matrices is transposed."""
+    """Yields a product of matrices and its two gradients, in which one matrix is transposed."""
     op = "MatMul"
     stack: Shape = ()
     if count > 1:

@@ -47,7 +47,7 @@ UNDERFLOW = "underflow"
 CANCELLATION = "cancellation"
 ROUNDING = "rounding"
 KEEP_VAR = "AMP_TF_KEEP_FLOAT32"
-UNDERFLOWN = 0.1  #: of the numbers: fewer are no harm
+UNDERFLOWN = 0.1  #: share of the numbers; fewer do no harm
 SUSPICIOUS = 4.0  #: times the roundoff; a product in a healthy model adds about one
 _MOST = 8  # suspects
 _LOOKS = 4  # each needs a graph that runs float32 and 16 bit side by side
@@ -55,8 +55,8 @@ _REDUCTIONS = 3  # each may fail on the other batches
 _TRIALS = 12  # of one reduction
 _SHORT = 20  # characters of patterns that are short enough to read
 _PLACES = 8  # layers and scopes that are tried for a shorter text
-_PLACES_PRICED = 32  # of which the share of work in 16 bit is asked for: each is a rewrite
-_SHARE_FOR_SHORTER = 0.02  # of the products' work, which a shorter text may cost more
+_PLACES_PRICED = 32  # places whose share of work in 16 bit is computed, each by a rewrite
+_SHARE_FOR_SHORTER = 0.02  # share of the products' work that a shorter text may cost
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,8 +188,8 @@ class Search:
         return causes
 
     def _grow(self, suspects: Sequence[NodeError]) -> dict[str, NodeError | None]:
-        """Returns patterns that suffice on all batches; none where not even all nodes in float32
-        do.
+        """Returns patterns that suffice on all batches; none if not even all nodes in float32
+        suffice.
         """
         causes = self._patterns_of(suspects)
         for _ in range(_LOOKS):
@@ -224,12 +224,12 @@ class Search:
         return dict(causes)
 
     def _shortest(self, causes: Mapping[str, NodeError | None]) -> Patterns:
-        """Returns patterns with a shorter text that hold as the causes do; these where none is
+        """Returns patterns with a shorter text that hold, too, or those of the causes if none is
         found.
 
-        Candidates are first single layers or name scopes around the nodes that the patterns keep in
-        float32: those around most of them, and of these the outermost. Then come the layers of
-        all.
+        First candidates are single layers or name scopes around the nodes that the patterns keep in
+        float32: those around most nodes, and among equals the outermost. The last one is the set of
+        all layers of the causes.
         """
         patterns = tuple(causes)
         if _length(patterns) <= _SHORT:
@@ -259,8 +259,8 @@ class Search:
         return sorted(counts, key=lambda place: -counts[place])
 
     def _share_in_f16(self, patterns: Patterns) -> float:
-        """Returns the share of the products' work that is 16 bit with patterns; of their number if
-        that is unknown.
+        """Returns the share of the products' work, or else of their number, that is 16 bit with
+        some patterns.
         """
         products = NO_PRODUCTS
         for graph in self._work.rewritten(self._config_with(patterns)).report.graphs:

@@ -8,12 +8,12 @@ would decide otherwise. If XLA would compile a part of the step, they do not run
 Some optimizers are left out. The remapper fuses a product with its bias and activation, where this
 machine has a kernel for them: nodes to measure would be gone, and a pattern for the fused node
 would not match on the next machine. (Its kernels round once less.) The memory optimizer makes an
-AddN of large tensors add into a temporary variable, of which a session holds one, not one for each
-version. The layout optimizer is off wherever amp_tf is on, and those that convert to 16 bit would
+AddN of large tensors add into a temporary variable, and a session holds one such variable for all
+versions. The layout optimizer is off wherever amp_tf is on, and those that convert to 16 bit would
 do amp_tf's work.
 
 Random ops get seeds, so that all versions of a step have the same masks. A session keeps the state
-of those that are not stateless, so it is made again for each run.
+of those that are not stateless, so each run has a new session.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def _captured(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Variable]
         # A copy on a CPU: TensorFlow writes to new memory if a variable's value is referenced
         # elsewhere.
         value = np.asarray(tf.raw_ops.ReadVariableOp(resource=outer, dtype=dtype))
-        # One that is never read is not among the graph's variables.
+        # A variable that is never read is not among the graph's variables.
         said = re.search(r'name="(.*?)(/\d+)?"', str(outer))
         name = names.get(id(outer)) or (said[1] if said else node)
         variables[node] = Variable(name, value, dtype.as_datatype_enum)
@@ -255,7 +255,7 @@ def flatten_graph(
             setattr(one_round, name, kinds.OFF)
         one_round.memory_optimization = kinds.NO_MEM_OPT
         flat = _optimized(flat, ends, one_round)
-    # As plugins get them from Grappler; attributes with shapes do not survive its passes.
+    # Plugins get such shapes from Grappler; attributes with shapes do not survive its passes.
     inferred = Item(_wanting(flat, ends)).GetOpProperties()
     shapes = {}
     for name, ports in inferred.items():
@@ -340,8 +340,8 @@ def keeps_state(graph: Any) -> bool:
 def reached(
     starts: Iterable[_Thing], sources: Callable[[_Thing], Iterable[_Thing]]
 ) -> dict[_Thing, None]:
-    """All that some things depend on, these included; ``sources`` gives what one depends on by
-    itself.
+    """Returns all things that some things depend on, these included; ``sources`` gives the direct
+    ones.
     """
     found = dict.fromkeys(starts)
     waiting = list(found)
@@ -354,7 +354,7 @@ def reached(
 
 
 def node_of(text: str) -> str:
-    """The name of the node that an input of a node, or the name of a tensor, tells of."""
+    """Returns the name of the node that the text of an input, or a tensor's name, holds."""
     return text.removeprefix("^").partition(":")[0]
 
 

@@ -9,8 +9,8 @@ whole training, on one element of it for each run: one that loops over a dataset
 iteration; one that asks an iterator for several elements gets the same element each time. So one
 step is compared, not a loop of thousands.
 
-Of functions with products that do not train the first calls are kept, too: where a program trains
-nothing, they are compared as it ends.
+The first calls of functions that have products and do not train are kept, too. They are compared as
+the program ends, if it has trained nothing.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Functions:
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        self._trains: Any = None  # the first tf.function that does
-        self._has_gradients = False  # in a graph, since the outermost call began
-        self._calls: dict[Any, Calls | None] = {}  # by function; None: it has no product
+        self._trains: Any = None  # the first tf.function that trains
+        self._has_gradients = False  # in traces, since the outermost call began
+        self._calls: dict[Any, Calls | None] = {}  # by function; None for one without products
 
     @property
     def forward(self) -> list[Calls]:

@@ -4,9 +4,9 @@ The first call of a train function is compared instead of run. ``fit`` and ``tra
 that function and call it with an iterator, so the model is built, and the batches are those of the
 training: shuffled, weighted and prepared.
 
-Test and predict functions run as usual, because the program may train yet, and their first batches
-are copied. Their iterator is read ahead by as many batches as are compared; the program gets these
-back.
+Test and predict functions run as usual, because the program may still train, and their first
+batches are copied: their iterator is read ahead by as many batches as are compared, and then these
+are given to the function.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def _patch(
 
 
 def _plain(leaf: Any) -> Any:
-    """Returns the first replica's part of a leaf, and ``None`` for the optional by which Keras says
-    that.
+    """Returns the first replica's part of a leaf, and ``None`` for an Optional, by which Keras
+    passes it.
     """
     import tensorflow as tf
 
@@ -165,7 +165,7 @@ class _WatchedForward:
         self._calls = calls
         self._source: Any = None  # the iterator that was read ahead
         self._again: Any = None  # returns the batches that were taken from it
-        self._left = 0  # batches of these that the program has yet to get back
+        self._left = 0  # how many of these the program has not got back yet
 
     def __call__(self, data: Any) -> Any:
         import tensorflow as tf

@@ -1,4 +1,5 @@
-"""Measures single nodes: which ones, and a second run of each one's op: in 16 bit, on exact inputs.
+"""Measures single nodes: chooses them, and runs the op of each once more, in 16 bit on exact
+inputs.
 
 The *accumulated error* of a node is its error in the run. Its *local error* is what the node alone
 adds: its op runs in the types of the rewrite, on float32's values as inputs, rounded to 16 bit

@@ -1,5 +1,5 @@
-"""The comparison: trace, flatten, rewrite, join, run, judge, search; and what is to be said beside
-the verdict.
+"""The comparison: trace, flatten, rewrite, join, run, judge, search; and the notes beside the
+verdict.
 """
 
 from __future__ import annotations

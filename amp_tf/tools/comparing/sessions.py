@@ -47,8 +47,8 @@ class SessionRuns:
         return str(operations[0].name)
 
     def flat_step(self, batches: Iterable[Sequence[np.ndarray]]) -> FlatStep:
-        """The step as a flat graph, with the variables' present values; a GraphError where one has
-        none.
+        """Returns the step as a flat graph, with the variables' present values; a GraphError if one
+        has none.
 
         Batches have the values of ``fed`` and ``given``.
         """
@@ -82,8 +82,8 @@ class SessionRuns:
         )
 
     def _graph(self) -> tuple[Any, dict[str, str]]:
-        """Returns the session's GraphDef with placeholders in place of what is fed and given, and
-        the names of these nodes by the tensors'.
+        """Returns the session's GraphDef with placeholders for the tensors that are fed and given,
+        and the placeholder's name for each tensor's name.
         """
         import tensorflow as tf
 
@@ -99,7 +99,7 @@ class SessionRuns:
                 name = f"{OWN_SCOPE}/fed_{number}"
                 placeholder = tf.compat.v1.placeholder(dtype, tensor.shape, name)
                 inputs[tensor.name] = placeholder
-                inputs[f"^{tensor.op.name}"] = placeholder  # who waits for its node
+                inputs[f"^{tensor.op.name}"] = placeholder  # for nodes that wait for its node
                 feeds[tensor.name] = placeholder.op.name
             tf.import_graph_def(whole, input_map=inputs, name="")
         return graph.as_graph_def(add_shapes=True), feeds
@@ -239,7 +239,7 @@ class Sessions:
     def _runs_of(
         self, session: Any, targets: Sequence[Any], fetches: Sequence[Any], fed: Sequence[Any]
     ) -> SessionRuns | None:
-        """Returns the runs of a kind; ``None`` where they do not train."""
+        """Returns the record of runs of this kind; ``None`` if they do not train."""
         kinds = self._kinds.setdefault(session, {})
         names = _names(fed)
         key = tuple(map(_names, (targets, fetches, fed)))

@@ -5,10 +5,10 @@ folder.
 
 A step is that of a Keras model (``models``), a ``tf.function`` that computes gradients
 (``functions``), or runs of a TF1 session that need them (``sessions``). The last two are compared
-after the wanted number of calls, or when the program ends. A program that trains nothing by its
-end: what it ran forward is compared.
+after the wanted number of calls, or when the program ends. If a program has trained nothing when it
+ends, its forward calls are compared.
 
-A comparison that fails ends the program, too: nobody who asked for it waits for a training.
+A comparison that fails ends the program, too.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _UNSCALED = (
 _SCALE_IN_LOOP = "scale the loss with amp_tf.LossScaleOptimizer or amp_tf.LossScaler"
 _SCALE_IN_MODEL = "take the gradients of self.optimizer.scale_loss(loss) in the model's train_step"
 _OF_FORWARD = "the program trained nothing: the results of {} were compared, and no gradients"
-_CLAIM = "claim"  # is made by the first process that trains
+_CLAIM = "claim"  # the file that the first process that trains makes
 _ORDER = "order.json"
-# The answers, what counts most first: a process of the program may train while another one ran
-# something forward, or failed.
+# The answers, the one that counts most first: of the processes of a program one may train, another
+# only run forward, and another fail.
 _TRAINED = "trained.json"
 _FORWARD = "forward.json"
 _ERROR = "error.json"
@@ -115,7 +115,9 @@ _training: Training | None = None
 
 
 def start(library: str, folder: str) -> None:
-    """Watches a library that was imported; at its end the program is compared if it was not."""
+    """Watches a library that was imported. If nothing was compared by then, the program is as it
+    ends.
+    """
     global _training
     if _training is None:
         _training = Training(CompareRequest.receive(Path(folder)))
@@ -197,8 +199,8 @@ class Training:
         raise SystemExit(0 if found.is_healthy else 1)
 
     def compare_at_exit(self) -> None:
-        """Compares what was called fewer times than wanted, as the program ends; else what it only
-        ran forward.
+        """Compares, as the program ends, a step with fewer calls than wanted, or else forward
+        calls.
         """
         if not self.is_awaited:
             return
@@ -208,7 +210,9 @@ class Training:
             self._compare_forward()
 
     def _compare_forward(self) -> None:
-        """Compares what has most calls, models before functions, unless a process trains."""
+        """Compares the forward function with most calls, models before functions, unless a process
+        trains.
+        """
         called = [calls for calls in self.models.forward if calls.kept]
         called = called or [calls for calls in self.functions.forward if calls.kept]
         if not called or (self.request.folder / _CLAIM).exists():
@@ -226,6 +230,8 @@ class Training:
     def note_scaling_of_model(
         self, original: Any, optimizer: Any, /, *args: Any, **kwargs: Any
     ) -> Any:
-        """Notes the same of a bare optimizer: of a model, amp_tf wraps it, and it scales then."""
+        """Notes that the optimizer of a model scales a loss: amp_tf wraps it, and the wrapper
+        scales.
+        """
         self.is_scaled |= self.is_of_model
         return original(optimizer, *args, **kwargs)

@@ -39,7 +39,7 @@ class Output:
     #: ``"loss"``, ``"gradient"``, ``"result"``, or ``"update"`` (of a variable)
     kind: Annotated[str, (LOSS, GRADIENT, RESULT, UPDATE)]
     name: str  #: its name; for a gradient or an update, the variable's
-    #: relative L2 error against float32, over the batches with the largest errors, one of eight;
+    #: relative L2 error against float32, over the eighth of the batches with the largest errors;
     #: infinite where it is not finite and float32 is
     error: float
     ideal: float  #: that of the ideal mixed program

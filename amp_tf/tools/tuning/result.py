@@ -125,7 +125,7 @@ class Tuned:
     chosen: Outcome | None  #: the outcome with the patterns
     trades: tuple[Trade, ...]  #: all sets that were tried, in their order
     runs: int  #: how many there were
-    proof: str  #: what is known of the patterns beyond that they suffice, for people
+    proof: str  #: whether fewer patterns would suffice, for people
     made: str = ""  #: what was tuned: the precision, the device and TensorFlow's version
     #: of some patterns, what a comparison of one step found there, for people
     why: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -3,8 +3,8 @@ one step, the search.
 
 Runs are kept in a folder beside the file of patterns, so that a tuning that was interrupted goes on
 where it was. Each file is written whole or not at all, and each run is a line of its own: what
-``kill -9`` cuts off is the last run. A run that failed is not kept: what it lacked may be there the
-next time, and its last words may hold a secret.
+``kill -9`` cuts off is the last run. A run that failed is not kept: the reason may be gone the next
+time, and its output may hold a secret.
 """
 
 from __future__ import annotations
@@ -202,8 +202,8 @@ class Tuning:
         return outcome
 
     def _left(self, number: int) -> str:
-        """Tells how long a run and those after it may take, by the one before; empty before the
-        first in 16 bit.
+        """Tells how long this run and the later ones may take, judged by the last one in 16 bit;
+        empty if there was none.
         """
         if not self._seconds:
             return ""
@@ -293,7 +293,7 @@ class Journal:
         self.write(_HEAD, now)
 
     def add(self, run: str, outcome: Outcome, *, is_fact: bool = True) -> None:
-        """Keeps the outcome of a run; one that is no fact only as long as this process tunes."""
+        """Keeps the outcome of a run; without ``is_fact`` only as long as this process lives."""
         self.runs[run] = dataclasses.replace(outcome, report=None)
         row = {"run": run, **dataclasses.asdict(self.runs[run])}
         del row["report"]
