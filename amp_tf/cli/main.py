@@ -387,12 +387,17 @@ COMMANDS: Mapping[str, Command] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command line; what follows ``amp-tf`` is by default that of this process.
+    """Runs the command line.
 
-    Returns the exit status: that of the subcommand; after an error, printed to stderr, its
-    ``error_status``; 2 for a wrong command line and without TensorFlow; as in a shell, 130 where
-    the user interrupted it and 141 where nobody reads its output any more. SIGTERM and SIGHUP raise
-    SystemExit with 143 and 129, so that temporary files go.
+    SIGTERM and SIGHUP raise SystemExit with 143 and 129, so that temporary files go.
+
+    Args:
+        arguments: the words after ``amp-tf``; by default those of this process.
+
+    Returns:
+        The exit status: the subcommand's own; its ``error_status`` after an error, which is printed
+        to stderr; 2 for a wrong command line or without TensorFlow; as in a shell, 130 if the user
+        interrupted it, and 141 if nobody reads its output any more.
     """
     with _ended_by_signals():
         return _main(arguments)

@@ -4,10 +4,10 @@ Reading a graph already proves that its names are unique, that no input dangles,
 the inputs it expects, that control inputs come last and that types agree on every edge
 (:mod:`amp_tf.graph.reader`). The rows here compare the graph before and after.
 
-New types and casts are checked without looking at their plan. All other edits are checked against
-it: with them, the graph must be the one that was painted. The edges of that come from
+New types and casts are checked by what they must be, not by their plan. Other edits are checked
+against the painted graph, which must be the result of them. Its edges come from
 :meth:`~amp_tf.graph.view.GraphView.after`, which numbers nodes and applies one change after the
-other, while the editor writes names and makes all changes at once. Ops and attributes come from the
+other; the editor writes names and makes all changes at once. Ops and attributes come from the
 editor on both sides.
 
 All rows compare whole arrays or lists. If nodes read the same tensors as before, apart from casts,

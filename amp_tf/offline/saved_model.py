@@ -56,10 +56,9 @@ def convert_saved_model(
         config: what to convert; the environment's settings by default. For a model that will be
             served on other devices than this machine's set ``precision`` and ``target``.
         hardware: the devices to convert for; this machine's CPU by default.
-        replace: whether ``dst`` may be a SavedModel, even ``src`` itself, in whose place the copy
-            comes.
-        weights: ``"f16"`` stores variables in 16 bit where all that computes with them reads them
-            so; the report's ``weights`` says which. ``"float32"`` stores all as they are.
+        replace: whether the copy may replace a SavedModel in ``dst``, even ``src`` itself.
+        weights: ``"f16"`` stores variables in 16 bit that nodes only compute with in 16 bit; the
+            report's ``weights`` lists them. ``"float32"`` stores all as they are.
         batch: under ``auto``, the batch size of the requests, or the smallest and the largest. By
             default what is converted is faster for a single example and for a large batch alike.
 

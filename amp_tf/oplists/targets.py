@@ -104,8 +104,8 @@ class Resolution:
         uses_cost_model: whether nodes stay in float32 that are not faster in 16 bit. They do where
             amp_tf chooses the precision on a CPU, because costs are known there. A precision that
             the user chose converts everything on the lists.
-        asked: the ops that the user put on the allow list, if only these and forced nodes are
-            converted because no op is faster; else ``None``.
+        asked: the ops that the user put on the allow list, on a device where no op is faster, so
+            that only these and forced nodes are converted; else ``None``.
         costs: what ops take on the CPU.
         stores_weights: whether variables that are only read in 16 bit will be stored in it, so that
             they need no casts.

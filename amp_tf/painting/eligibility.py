@@ -273,15 +273,18 @@ def find_convertible(
     """
     allowed = np.zeros(view.unit_count, np.bool_)
     runnable = np.zeros(view.unit_count, np.bool_)
+    # The first slot of each kind, in a numbering of the slots of all kinds.
     starts = [0, *itertools.accumulate(len(signature.slots) for signature in view.of_kind)]
     for together in (False, True):
         nodes = candidates & (whole == together)
-        # Nodes of one kind have the same answer, so one of them is asked for all.
-        one_of = np.full(len(view.of_kind), -1)
-        one_of[view.kinds[nodes]] = np.flatnonzero(nodes)
+        # Nodes of one kind have the same answer, so one node of each kind is looked at.
+        node_of_kind = np.full(len(view.of_kind), -1)
+        node_of_kind[view.kinds[nodes]] = np.flatnonzero(nodes)
+        # For each slot, whether it may be 16 bit by the op's definition, and by a kernel.
         may_be = np.zeros(starts[-1], np.bool_)
         runs = np.zeros(starts[-1], np.bool_)
-        for kind, (signature, node) in enumerate(zip(view.of_kind, one_of.tolist(), strict=True)):
+        examples = zip(view.of_kind, node_of_kind.tolist(), strict=True)
+        for kind, (signature, node) in enumerate(examples):
             if node < 0:
                 continue
             types = tuple(view.dtypes[view.base[node] : view.base[node + 1]])
@@ -296,6 +299,7 @@ def find_convertible(
             if signature.op not in target.without_kernel:
                 for position in by_kernel:
                     runs[starts[kind] + position] = True
+        # What holds for a slot holds for the units of all nodes of its kind.
         units = units_of(view, nodes)
         allowed |= units & view.of_slots(may_be)
         runnable |= units & view.of_slots(runs)

@@ -136,9 +136,10 @@ def _stored_maxima(values: ValueGraph) -> NodeMask:
         return keeping
     moves = values.is_open & values.of_ops(table.UNCHANGED)
     kept = keeping | values.upstream(keeping, through=moves)
+    # The maxima that are stored, and their operands.
     maxima = values.of_ops(table.MAXIMA) & values.sources_of(kept)
     operands = values.sources_of(maxima) | values.upstream(maxima, through=moves)
-    # A gradient reads operands to select among them. The value graph leaves these edges out.
+    # What gradients compare with a maximum. The value graph leaves these edges out.
     edges = values.view.edges
     by_gradients = values.of_ops(table.COMPARING)[edges.dst_node]
     read = mask_of(edges.src_node[by_gradients], len(moves))

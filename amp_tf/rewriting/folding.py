@@ -84,11 +84,13 @@ def fold(form: Form) -> Form:
     readers = view.edges.dst_node[sources[view.edges.src_node]]
     if not view.mask_with(("Mul",))[readers].any():
         return form
+    # All fused products are split, to find those whose scale can be folded.
     fused = _find_fused(form)
     search = _FoldSearch(with_parts(form, fused))
     search.run()
     folded = {node: parts for node, parts in fused.items() if node in search.biases}
-    if len(folded) < len(fused):  # the others stay fused
+    # The others stay fused, so the search begins anew without their parts.
+    if len(folded) < len(fused):
         search = _FoldSearch(with_parts(form, folded))
         search.run()
     return search.folded()

@@ -210,8 +210,8 @@ def _runs_alone(proto: Any, product: fusions.Step) -> bool:
 def _is_wide_bias(form: Form, part: Part) -> bool:
     """Tells whether a bias may have more dimensions than one.
 
-    Such a bias is added by an ordinary sum, from which oneDNN took it. With channels last that is
-    right for one dimension as well, so it is also done if the shape is unknown.
+    It is then split into an ordinary sum, as which it was before oneDNN fused it. With channels
+    last a sum is right for one dimension as well, so it is also used if the shape is unknown.
     """
     if part.step.op not in BIASES:
         return False

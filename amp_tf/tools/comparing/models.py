@@ -36,7 +36,7 @@ class Models:
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        self.forward: list[Calls] = []  #: of each test and predict function, the first
+        self.forward: list[Calls] = []  #: the first calls of each test and predict function
 
     def patches(self, library: str) -> list[tuple[Any, str, Callable[..., Any]]]:
         """Returns the patches of ``"keras"`` or ``"tf_keras"`` that watch models and scalers."""

@@ -52,7 +52,7 @@ class NodeError:
     nonfinite: float  #: share of its result in the run that is inf or nan, and finite in float32
     nonfinite_alone: float  #: the same on exact inputs
     underflow: float  #: share of its result on exact inputs that is zero, and not in float32
-    largest: float  #: the largest size of a number of its result in float32
+    largest: float  #: the largest magnitude of its result in float32
     largest_input: float  #: that of its inputs
 
 

@@ -157,7 +157,7 @@ class Statistics:
     #: share of the numbers that are zero and, in the truth, not zero but too small for 16 bit
     underflow: float
     nonfinite_truth: float  #: share that is inf or nan in the truth
-    largest: float  #: the largest size of a number of the truth
+    largest: float  #: the largest magnitude in the truth
 
     @classmethod
     def of(cls, rows: Sequence[np.ndarray] | np.ndarray) -> Statistics:

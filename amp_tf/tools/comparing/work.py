@@ -294,8 +294,8 @@ class Work:
         rows = []
         with context.eager_mode():  # which a program of TF1's has turned off
             for (kind, _), value, right in zip(self.names, found, truth, strict=True):
-                # Optimizers make large numbers of small ones: of updates each zero that is none in
-                # the truth counts.
+                # Optimizers make large numbers out of small ones, so in an update every zero counts
+                # that is not zero in the truth.
                 smallest = self.precision.smallest
                 if kind == UPDATE:
                     smallest = math.inf
