@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from amp_tf.cli.models import hardware_for, load_signature, read_config, read_inputs
+from amp_tf.cli.options import hardware_for, load_signature, read_config, read_inputs
 from amp_tf.cli.programs import run_program
 from amp_tf.cli.run import NOT_FOUND, NOT_STARTED, bootstrapped
 from amp_tf.config import DISABLE_VAR

@@ -44,8 +44,7 @@ from amp_tf.values import check_batch
 
 _NAME_A_TARGET = (
     "Nothing is converted here unless it is named. Explain it with --precision float16 --target "
-    "gpu, as a GPU would "
-    "run it, or with --precision bfloat16, as this CPU would."
+    "gpu, as a GPU would run it, or with --precision bfloat16, as this CPU would."
 )
 
 
@@ -100,8 +99,7 @@ class Explanation:
         if self.reason.balance is not None:
             lines.append(
                 "These are the cost model's estimates. To convert the node anyway, name the "
-                "precision: "
-                "--precision bfloat16, or AMP_TF_PRECISION=bfloat16."
+                "precision: --precision bfloat16, or AMP_TF_PRECISION=bfloat16."
             )
         if len(self.trail) > 1:
             lines.append("The decision came from node to node: " + " <- ".join(self.trail))

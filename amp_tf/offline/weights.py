@@ -425,10 +425,8 @@ def _strings(constant: Any) -> Sequence[bytes]:
 _SUFFIX = "AmpTfWeights"
 _FOR_INFERENCE = (
     "amp_tf stored these weights in {}, for inference. To train, take the model that was "
-    "converted, or convert it "
-    "without 16-bit weights. Where this model is a part of one that is trained, call it outside "
-    "of the GradientTape, "
-    "or in tape.stop_recording()"
+    "converted, or convert it without 16-bit weights. Where this model is a part of one that is "
+    "trained, call it outside of the GradientTape, or in tape.stop_recording()"
 )
 
 

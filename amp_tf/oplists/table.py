@@ -267,7 +267,7 @@ DECOMPOSING = Trait(
 )
 #: Ops that add or average many values.
 TOTALS = Trait("Mean Sum")
-#: Of these, ops that add, as lengths and distances do with few terms, and ops that average.
+#: The ones that add, as lengths and distances do with few terms, and the ones that average.
 SUMMING = Trait("Sum")
 AVERAGING = Trait("Mean")
 #: Ops whose result is never negative.

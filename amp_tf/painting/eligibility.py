@@ -299,7 +299,7 @@ def find_convertible(
             if signature.op not in target.without_kernel:
                 for position in by_kernel:
                     runs[starts[kind] + position] = True
-        # What holds for a slot holds for the units of all nodes of its kind.
+        # A slot's answer holds for the units of all nodes of its kind.
         units = units_of(view, nodes)
         allowed |= units & view.of_slots(may_be)
         runnable |= units & view.of_slots(runs)

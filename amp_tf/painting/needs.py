@@ -16,9 +16,9 @@ bfloat16 has three digits.
 and a root or a logarithm brings them to full size. This costs nothing in ordinary models: the need
 ends at sums and means, in which roundings of either sign cancel; the sum of a value and a negated
 one needs nothing (the gradients of a Gelu and of a gate are such); and x - mean(x) needs only the
-mean unrounded, because both sides share the rounding of x. Whether x - mean(x) loses much depends
-on sizes that are known only in a run; ``amp-tf compare`` finds it. If two sums or means are
-subtracted, both stay float32.
+mean unrounded, because both sides share the rounding of x. The loss in x - mean(x) depends on sizes
+that are known only in a run; ``amp-tf compare`` finds it. If two sums or means are subtracted, both
+stay float32.
 
 *Whole numbers, phases.* A rounding is relative, and they need an absolute precision: 1,001 is 1,000
 in bfloat16, and 1,000.3 loses its whole fraction.
@@ -139,7 +139,7 @@ def _stored_maxima(values: ValueGraph) -> NodeMask:
     # The maxima that are stored, and their operands.
     maxima = values.of_ops(table.MAXIMA) & values.sources_of(kept)
     operands = values.sources_of(maxima) | values.upstream(maxima, through=moves)
-    # What gradients compare with a maximum. The value graph leaves these edges out.
+    # The values that gradients compare with a maximum. The value graph leaves these edges out.
     edges = values.view.edges
     by_gradients = values.of_ops(table.COMPARING)[edges.dst_node]
     read = mask_of(edges.src_node[by_gradients], len(moves))
@@ -352,8 +352,8 @@ def keep_decomposed(values: ValueGraph) -> Iterator[NodeDecision]:
 
     Multiplying by the result of a decomposition cancels: whitening removes the correlations in a
     matrix. So a product that reads such a result is float32, and so is the nearest product before
-    its other operand. The product's own result is an ordinary value again, unless both operands
-    came from decompositions.
+    its other operand, with the linear nodes between and those that compute its factors. The
+    product's own result is an ordinary value again, unless both operands came from decompositions.
 
     Difference "need": TensorFlow converts every product.
 
@@ -376,7 +376,8 @@ def keep_decomposed(values: ValueGraph) -> Iterator[NodeDecision]:
     reading = magnified[values.sources] & multiplying[values.readers]
     readers = values.readers[reading].tolist()
     causes = dict(zip(readers, values.sources[reading].tolist(), strict=True))
-    # Back from both to the nearest products, and through the nodes that computed their factors.
+    # Back from the decompositions, and from the other operands, to the nearest products, and
+    # through the linear nodes that compute the factors of these.
     before = values.of_ops(table.BEFORE_DECOMPOSITIONS) & ~values.users
     linear = values.of_ops(table.LINEAR | table.KEEPING_SIZE) & ~values.users
     of_matrices = _requested(values, decomposing, before)

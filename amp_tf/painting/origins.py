@@ -1,9 +1,9 @@
 """Origins, forwards: where values come from, and which must not be rounded because of that.
 
 *Joined values.* NumPy, torch's autocast and Keras promote: float16 and float32 make float32.
-TensorFlow's pass casts the float32 side down instead. Where that side is a coordinate, a time or a
-phase, the sum is rounded at its size, and what the network contributed is gone: 5,000 m and a step
-of 0.1 m are 5,008 m or 4,992 m in bfloat16.
+TensorFlow's pass casts the float32 side down instead. If that side is a coordinate, a time or a
+phase, the sum is rounded at its size, and the network's contribution is lost: 5,000 m and a step of
+0.1 m are 5,008 m or 4,992 m in bfloat16.
 
 Each value has an origin. *Product*: a product's result and values computed from it, which carry a
 rounding of their own size already. *Parameter*: variables such as biases, which are small beside

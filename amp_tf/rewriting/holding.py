@@ -28,10 +28,10 @@ in any case: a weight, or a tensor that is read as late in its own type. Values 
 last bit; the price is one more cast.
 
 This makes no cycle: a node that others wait for does not wait itself, and by the times of
-:mod:`amp_tf.graph.sizes` it comes before the readers of those that wait. Left alone are nodes in a
-loop or behind a branch, because they may never run; ops with a state; readers of TF1's reference
-variables, which change in place; fetched nodes; and functions, because XLA schedules them. All is
-dropped where nothing becomes 16 bit.
+:mod:`amp_tf.graph.sizes` it comes before the readers of those that wait. Nodes in a loop or behind
+a branch are left alone, because they may never run. So are ops with a state, readers of TF1's
+reference variables, which change in place, and fetched nodes. Functions are left alone, because XLA
+schedules them. All is dropped where nothing becomes 16 bit.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def delay(form: Form) -> Form:
 def _latest_times(form: Form, lifetimes: Lifetimes) -> list[int]:
     """Returns for each node the latest time that its readers allow.
 
-    Where that is not much later than the node's own time, it returns the own time.
+    If that is not much later than the node's own time, it is the own time.
     """
     view = form.view
     has_effects = (k.is_stateful or k.has_refs or k.holds_functions for k in view.of_kind)

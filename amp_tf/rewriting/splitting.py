@@ -16,7 +16,7 @@ TensorFlow's remapper, which runs once more, fuses 16-bit products only where it
 
 A fused product that has a 16-bit kernel is split if its result is needed in float32: for accuracy,
 such as a bias before a logarithm, or because it is fetched. The painting shows which products these
-are. Those that stay in float32 even so are left whole, and so are those that were 16 bit and of
+are. A product that stays in float32 even so is left whole, and so is one that was 16 bit and of
 which no part becomes float32. If amp_tf chooses the precision, the cost model judges the split
 product; products without a 16-bit fused kernel are then split only if the user forces the node. All
 is dropped where nothing becomes 16 bit. Only GraphDefs have fused products: TensorFlow's remapper

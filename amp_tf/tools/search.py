@@ -72,9 +72,9 @@ def reduce(
 
 
 Items = tuple[Item, ...]
-_LEAST_SHARE = (
-    0.01  # of the products' operations: what costs less is as good as free, and not worth runs
-)
+#: A share of the products' operations. An item that costs less is as good as free, and not worth
+#: runs.
+_LEAST_SHARE = 0.01
 
 
 class OutOfRunsError(Exception):

@@ -79,8 +79,8 @@ def measure(
 
     Every case gets its share of the time that is left and runs at least three times in each type,
     so that on a slow machine it may take longer. TensorFlow's graph optimizers are off meanwhile.
-    Where the times do not decide, the figures of the ``shipped`` table count. ``progress`` is
-    called before each case with its number, the number of cases, and its name.
+    If the times do not decide, the figures of the ``shipped`` table count. ``progress`` is called
+    before each case with its number, the number of cases, and its name.
     """
     begin = time.monotonic()
     of_products: dict[products.Product, Pair] = {}
@@ -270,7 +270,7 @@ def fit(
     the ``times`` (ns). ``work`` has the operations, the elements and the result's elements of each
     product.
 
-    Five figures can fit some twenty noisy times in many ways. Where the times do not decide, the
+    Five figures can fit some twenty noisy times in many ways. If the times do not decide, the
     figures of the shipped table count, all scaled by one factor.
     """
     rows = []

@@ -80,7 +80,7 @@ def describe(node: NodeError, precision: Precision) -> Finding:
     roundings = SUSPICIOUS * roundoff(precision)
     inputs = f"its inputs, up to {node.largest_input:.3g}, are rounded"
     if node.rounded:
-        inputs += f" ({some(node.rounded, 2)})"
+        inputs += f" ({some(node.rounded)})"
     if node.nonfinite_alone:
         kind = OVERFLOW
         why = (

@@ -69,18 +69,16 @@ class FlatStep:
     batches: tuple[tuple[np.ndarray, ...], ...]
     feeds: tuple[str, ...]  #: the placeholders of the arguments, in order
     captures: Mapping[str, np.ndarray]  #: placeholders of captured tensors, and their values
-    variables: Mapping[
-        str, Variable
-    ]  #: placeholders of variables' handles, or the variables' nodes
+    #: placeholders of variables' handles, or the variables' nodes
+    variables: Mapping[str, Variable]
     results: tuple[str, ...]  #: names of the tensors that the step returns
-    #: of those that are floating-point numbers the kind, the name for people, and the tensor's
+    #: for each floating-point result its kind, its name for people, and its tensor's name
     outputs: tuple[tuple[str, str, str], ...]
     effects: tuple[str, ...]  #: names of the nodes that must run too, such as updates of variables
     #: whether it, or parts of it, are for XLA; then it is not optimized by TensorFlow before
     is_compiled: bool
-    is_scaled: bool = (
-        False  #: whether gradients are computed from the loss times a scale, and unscaled
-    )
+    #: whether gradients are computed from the loss times a scale, and unscaled
+    is_scaled: bool = False
     shapes: Shapes = NO_SHAPES  #: the static shapes of its tensors
     #: the ``DataType`` numbers of its results, if it is a function of the program's; else empty
     returns: tuple[int, ...] = ()

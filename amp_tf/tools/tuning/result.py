@@ -106,7 +106,7 @@ class Trade:
         step = "?"
         if self.outcome.step_ms is not None:
             step = f"{self.outcome.step_ms:.1f} ms"
-        kept = some(self.kept, 2) or "nothing"
+        kept = some(self.kept) or "nothing"
         if not self.is_good:
             kept += " (not good)"
         return f"  {share:>7} {_number(self.outcome.value):>{width}} {step:>10}  {kept}"

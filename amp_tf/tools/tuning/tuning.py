@@ -175,7 +175,7 @@ class Tuning:
     def _try(self, items: Items) -> Outcome:
         patterns = patterns_of(items)
         run = run_of(patterns)
-        names = some([item.name for item in items], 2) or "nothing"
+        names = some([item.name for item in items]) or "nothing"
         outcome = self._once(run, Way.MIXED, patterns, names)
         self._trades[run] = Trade(patterns, outcome, self._is_good(outcome))
         return outcome
