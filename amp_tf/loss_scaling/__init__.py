@@ -16,7 +16,7 @@ Its modules:
   ``replicas``, the tensors that an optimizer stores in its step in ``kept``, and the record of
   scaled losses in ``calls``.
 - *The public classes*: ``loss_scaler`` for loops without an optimizer; ``keras3``, ``tf_keras`` and
-  ``v1`` for the optimizers of each library.
+  ``v1`` for the optimizers of each library. They share ``wrapping``.
 - *The record* is ``ledger``: the status of a scale, why training is stuck, and the scalers for the
   line at exit.
 """

@@ -15,20 +15,14 @@ from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import replicas
 from amp_tf.loss_scaling.calls import scaled_step
 from amp_tf.loss_scaling.finite import check_any, clips_norm
-from amp_tf.loss_scaling.scaler import (
-    InnerSettings,
-    Memory,
-    SavedScale,
-    Scaler,
-    ScalingMethods,
-    unzip,
-)
+from amp_tf.loss_scaling.scaler import Memory, Scaler, unzip
 from amp_tf.loss_scaling.schedule import (
     DEFAULT_GROWTH_STEPS,
     DEFAULT_INITIAL_SCALE,
     build_schedule,
     usable_scale,
 )
+from amp_tf.loss_scaling.wrapping import InnerSettings, SavedScale, ScalingMethods
 
 _DynamicTracking: Any = tf.__internal__.tracking.DelegatingTrackableMixin
 _KerasWrapper: Any = keras.optimizers.LossScaleOptimizer

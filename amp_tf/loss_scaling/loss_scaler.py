@@ -10,13 +10,14 @@ import tensorflow as tf
 from amp_tf.errors import CallOrderError
 from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.calls import inner_call
-from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods, StateMethods
+from amp_tf.loss_scaling.scaler import Memory, Scaler
 from amp_tf.loss_scaling.schedule import (
     DEFAULT_GROWTH_STEPS,
     DEFAULT_INITIAL_SCALE,
     ScheduleSettings,
     build_schedule,
 )
+from amp_tf.loss_scaling.wrapping import ScalingMethods, StateMethods
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # type checkers know it even where it is not installed

@@ -11,21 +11,14 @@ from tf_keras.src.mixed_precision import loss_scale_optimizer as keras_wrappers
 from tf_keras.src.optimizers import utils as optimizer_utils
 
 from amp_tf.loss_scaling import finite, replicas
-from amp_tf.loss_scaling.scaler import (
-    InnerSettings,
-    Memory,
-    SavedScale,
-    Scaler,
-    ScalingMethods,
-    accepted,
-    unzip,
-)
+from amp_tf.loss_scaling.scaler import Memory, Scaler, unzip
 from amp_tf.loss_scaling.schedule import (
     DEFAULT_GROWTH_STEPS,
     DEFAULT_INITIAL_SCALE,
     Schedule,
     build_schedule,
 )
+from amp_tf.loss_scaling.wrapping import InnerSettings, SavedScale, ScalingMethods, accepted
 
 
 class _ScaleVariables(keras_wrappers._DynamicLossScaleState):  # type: ignore[misc]

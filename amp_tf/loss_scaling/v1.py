@@ -12,8 +12,9 @@ import tensorflow as tf
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.calls import inner_call
-from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods, accepted, unzip
+from amp_tf.loss_scaling.scaler import Memory, Scaler, unzip
 from amp_tf.loss_scaling.schedule import DEFAULT_INITIAL_SCALE, Schedule, build_schedule
+from amp_tf.loss_scaling.wrapping import ScalingMethods, accepted
 
 _v1: Any = tf.compat.v1
 

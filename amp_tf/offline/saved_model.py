@@ -11,7 +11,7 @@ from __future__ import annotations
 import os.path
 import shutil
 import stat
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -19,12 +19,14 @@ from typing import Any, NamedTuple
 from amp_tf.config import WEIGHTS, AmpConfig, check_config
 from amp_tf.errors import ConfigError, FileError
 from amp_tf.offline import reading
-from amp_tf.offline.weights import find_beyond_range, store_weights
+from amp_tf.offline.variables import BeyondRange, find_beyond_range
+from amp_tf.offline.weights import store_weights
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.reporting import files
 from amp_tf.reporting.figures import GraphReport
-from amp_tf.reporting.reports import RewriteReport, Weights
+from amp_tf.reporting.reports import RewriteReport
+from amp_tf.reporting.weights import Weights
 from amp_tf.rewriting.pipeline import rewrite, settle
 from amp_tf.values import check_batch, check_choice
 
@@ -197,7 +199,7 @@ class ModelGraph(NamedTuple):
 
     graph: Any
     preserve: frozenset[str] = frozenset()
-    beyond_range: Mapping[str, Container[str]] = MappingProxyType({})
+    beyond_range: BeyondRange = MappingProxyType({})
 
 
 def read_graphs(path: str | Path, config: AmpConfig, hardware: Hardware) -> list[ModelGraph]:
@@ -224,7 +226,7 @@ def _graphs_of(
         config = AmpConfig.from_env()
     target = settle(config, hardware).target
     preserved = [frozenset(reading.preserved_nodes(meta_graph)) for meta_graph in model.meta_graphs]
-    beyond: Sequence[Mapping[str, Container[str]]] = [{} for _ in preserved]
+    beyond: Sequence[BeyondRange] = [{} for _ in preserved]
     if target is not None and target.precision is Precision.FLOAT16:
         beyond = find_beyond_range(model, checkpoint, preserved, target.precision)
     found = zip(model.meta_graphs, preserved, beyond, strict=True)
