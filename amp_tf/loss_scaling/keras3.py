@@ -22,7 +22,12 @@ from amp_tf.loss_scaling.schedule import (
     build_schedule,
     usable_scale,
 )
-from amp_tf.loss_scaling.wrapping import InnerSettings, SavedScale, ScalingMethods
+from amp_tf.loss_scaling.wrapping import (
+    InnerSettings,
+    SavedScale,
+    ScalingMethods,
+    without_autograph,
+)
 
 _DynamicTracking: Any = tf.__internal__.tracking.DelegatingTrackableMixin
 _KerasWrapper: Any = keras.optimizers.LossScaleOptimizer
@@ -119,7 +124,7 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         checkpointed.counters = self._counters.value
         seen._track_trackable(checkpointed, "loss_scale", overwrite=True)
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @without_autograph
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Any:
         """As :meth:`apply`, by pairs.
 
@@ -128,7 +133,7 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         self._step("apply_gradients", *unzip(grads_and_vars))
         return _counter_of(self.inner_optimizer)
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @without_autograph
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Applies one step, or skips it.
 

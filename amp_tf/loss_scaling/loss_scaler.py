@@ -17,7 +17,7 @@ from amp_tf.loss_scaling.schedule import (
     ScheduleSettings,
     build_schedule,
 )
-from amp_tf.loss_scaling.wrapping import ScalingMethods, StateMethods
+from amp_tf.loss_scaling.wrapping import ScalingMethods, StateMethods, without_autograph
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # type checkers know it even where it is not installed
@@ -76,7 +76,7 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
 
     scale = ScalingMethods.scale_loss
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @without_autograph
     def unscale(self, gradients: Any) -> Any:
         """Divides a nest of tensors, ``tf.IndexedSlices`` and ``None`` by the scale.
 
@@ -97,7 +97,7 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
             )
         return tf.nest.pack_sequence_as(gradients, self._scaler.unscale_for_loop(given))
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @without_autograph
     def step(self, apply: Callable[..., Any], gradients: Any, *args: Any, **kwargs: Any) -> Any:
         """Calls ``apply(gradients, *args, **kwargs)``, unless a gradient of any replica is NaN or
         infinite.

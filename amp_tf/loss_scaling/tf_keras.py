@@ -18,7 +18,13 @@ from amp_tf.loss_scaling.schedule import (
     Schedule,
     build_schedule,
 )
-from amp_tf.loss_scaling.wrapping import InnerSettings, SavedScale, ScalingMethods, accepted
+from amp_tf.loss_scaling.wrapping import (
+    InnerSettings,
+    SavedScale,
+    ScalingMethods,
+    accepted,
+    without_autograph,
+)
 
 
 class _ScaleVariables(keras_wrappers._DynamicLossScaleState):  # type: ignore[misc]
@@ -138,7 +144,7 @@ class LossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizerV3):  # type
         """Sets the wrapped optimizer's weights; ``variables`` and HDF5 files hold no others."""
         self._optimizer.set_weights(weights)
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @without_autograph
     def apply_gradients(
         self,
         grads_and_vars: Iterable[tuple[Any, Any]],
@@ -181,7 +187,7 @@ class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # 
         """The inner optimizer's name."""
         return self._optimizer._name
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @without_autograph
     def apply_gradients(
         self,
         grads_and_vars: Iterable[tuple[Any, Any]],

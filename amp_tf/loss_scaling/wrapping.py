@@ -1,20 +1,27 @@
-"""The parts that the public classes share: methods, delegation to the inner optimizer, and files.
-
-Methods that a traced step calls are marked ``do_not_convert``: AutoGraph would rewrite them and all
-that they call, and warn where it cannot.
-"""
+"""Parts that the public classes share: methods, delegation to the inner optimizer, and files."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from amp_tf.loss_scaling.ledger import Status
 from amp_tf.loss_scaling.scaler import Scaler
 from amp_tf.loss_scaling.schedule import DynamicScale, Schedule
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def without_autograph(method: _Method) -> _Method:
+    """Marks a method that a traced step calls: AutoGraph leaves it, and all that it calls, alone.
+
+    Otherwise it would rewrite them, and warn where it cannot.
+    """
+    marked: _Method = tf.autograph.experimental.do_not_convert(method)
+    return marked
 
 
 class StateMethods:
@@ -62,7 +69,7 @@ class ScalingMethods(StateMethods):
         # Keras' saving walks dir(): the inner optimizer's state is saved once, in this one's place.
         return sorted(set(super().__dir__()) - {"inner_optimizer", "_optimizer", "_trackable"})
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @without_autograph
     def scale_loss(self, loss: Any) -> Any:
         """Returns the loss times the scale, which the tape, or ``tf.gradients``, differentiates.
 
@@ -71,7 +78,7 @@ class ScalingMethods(StateMethods):
         """
         return self._scaler.scale(loss)
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @without_autograph
     def get_scaled_loss(self, loss: Any) -> Any:
         """Scales a loss for loops that call :meth:`get_unscaled_gradients`, as with tf_keras.
 
@@ -81,7 +88,7 @@ class ScalingMethods(StateMethods):
             return lambda: self._scaler.scale(loss(), divides_in_step=False)
         return self._scaler.scale(loss, divides_in_step=False)
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @without_autograph
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
         """Divides tensors, ``tf.IndexedSlices`` or ``None`` by the scale.
 

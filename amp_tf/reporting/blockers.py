@@ -161,7 +161,7 @@ class _Clock:
 
 
 Places = dict[int, list[int]]  # the nodes that name a root, by graph number
-Row = dict[str, Any]  # of the document's ``blockers``
+Row = dict[str, Any]  #: a part of the document, by the names of its fields
 
 
 def find_blockers(

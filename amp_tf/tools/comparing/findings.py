@@ -21,7 +21,7 @@ import collections
 import dataclasses
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 from amp_tf.config import AmpConfig
@@ -57,6 +57,9 @@ _SHORT = 20  # characters of patterns that are short enough to read
 _PLACES = 8  # layers and scopes that are tried for a shorter text
 _PLACES_PRICED = 32  # places whose share of work in 16 bit is computed, each by a rewrite
 _SHARE_FOR_SHORTER = 0.02  # share of the products' work that a shorter text may cost
+
+#: Patterns, each with the first suspect that it is for; ``None`` for the pattern of a whole layer.
+Causes = dict[str, NodeError | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,15 +182,15 @@ class Search:
                 needed.setdefault(node.name, node)
         return sorted(needed.values(), key=_severity), self._shortest(causes)
 
-    def _patterns_of(self, suspects: Sequence[NodeError]) -> dict[str, NodeError | None]:
+    def _patterns_of(self, suspects: Sequence[NodeError]) -> Causes:
         """Returns the patterns that keep some nodes in float32, each with the first such node."""
-        causes: dict[str, NodeError | None] = {}
+        causes: Causes = {}
         for node in suspects:
             for name in _own(node):
                 causes.setdefault(pattern_for(name, self._followers), node)
         return causes
 
-    def _grow(self, suspects: Sequence[NodeError]) -> dict[str, NodeError | None]:
+    def _grow(self, suspects: Sequence[NodeError]) -> Causes:
         """Returns patterns that suffice on all batches; none if not even all nodes in float32
         suffice.
         """
@@ -206,7 +209,7 @@ class Search:
                 break
             for pattern, node in more.items():
                 causes.setdefault(pattern, node)
-        everything: dict[str, NodeError | None] = {}
+        everything: Causes = {}
         for row in self._work.rewritten(self._config).report.nodes:
             if row.precision.is_f16:
                 innermost = places_of(row.name)[-1:] or [pattern_for(row.name, {})]
@@ -215,7 +218,7 @@ class Search:
             return everything
         return {}
 
-    def _reduced(self, causes: Mapping[str, NodeError | None]) -> dict[str, NodeError | None]:
+    def _reduced(self, causes: Causes) -> Causes:
         """Returns the causes without patterns that the trials find needless."""
         for _ in range(_REDUCTIONS):
             fewer = reduce(tuple(causes), self._is_right, _TRIALS)
@@ -223,7 +226,7 @@ class Search:
                 return {pattern: causes[pattern] for pattern in fewer}
         return dict(causes)
 
-    def _shortest(self, causes: Mapping[str, NodeError | None]) -> Patterns:
+    def _shortest(self, causes: Causes) -> Patterns:
         """Returns patterns with a shorter text that hold, too, or those of the causes if none is
         found.
 
