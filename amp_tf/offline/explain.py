@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from amp_tf.config import AmpConfig
@@ -20,8 +20,6 @@ from amp_tf.graph.datatypes import Node
 from amp_tf.graph.inference import BatchShapes
 from amp_tf.graph.names import find_followers, missing_node, pattern_for
 from amp_tf.graph.reader import read_function, read_graph
-from amp_tf.graph.templates import Templates
-from amp_tf.graph.view import GraphView
 from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.op_names import find_registered
@@ -170,23 +168,20 @@ def explain(
     """
     names = check_arguments(graph, config, preserve, hardware, library, None)
     config = dataclasses.replace(config, report_path="-")  # the report gets a basis for blockers
-    # Decide the graph.
-    read: Callable[[Any, Templates], GraphView] = read_function
+    resolution = settle(config, hardware)
     if not hasattr(graph, "node_def"):
-        read = read_graph
         library = graph.library
     job = Job.of(
         config,
-        settle(config, hardware),
+        resolution,
         library,
         names,
         has_preserved=True,
         batches=BatchShapes(graph, library, check_batch(batch, where="explain(batch=…)")),
         beyond_range=beyond_range or {},
     )
-    given = job.form(read(graph, job.templates), None)
-    form, casts = decide(given)
-    figures = GraphFigures(report_of(form, casts))
+    given = _form_of(graph, job)
+    figures = GraphFigures(report_of(*decide(given)))
     view = figures.view
     if node_name not in view.number_of:
         place = where or "graph"
@@ -199,12 +194,12 @@ def explain(
     old_op = op  # of a node that folding made
     if node_name in given.view.number_of:
         old_op = given.view.ops[given.view.number_of[node_name]]
-    op_list = lists_of(job.resolution).get(op, "")
+    op_list = lists_of(resolution).get(op, "")
     row = find_registered(op)
     registered = ""
     if row and op_list == row.op_list:
         registered = row.why
-    # Try what may turn it.
+    # Try changes that may give it the other precision.
     is_f16 = bool(figures.is_f16[node])
     trail = figures.report.painting.trail(node)
     field = "keep_float32"
@@ -231,6 +226,13 @@ def explain(
         registered=registered,
         matches=sum(re.search(own_pattern, name) is not None for name in view.names),
     )
+
+
+def _form_of(graph: Any, job: Job) -> Form:
+    """Reads a GraphDef or FunctionDef into its first form."""
+    if hasattr(graph, "node_def"):
+        return job.form(read_function(graph, job.templates), None)
+    return job.form(read_graph(graph, job.templates), None)
 
 
 def _changes(figures: GraphFigures, node: Node, root: Root | None) -> list[Change]:

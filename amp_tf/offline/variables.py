@@ -80,6 +80,7 @@ class Change(NamedTuple):
     number: int
 
 
+Why = tuple[Kept, str]  #: the reason for float32, and the node that it names
 Changes = Sequence[tuple[Change, int]]  # each with the ``DataType`` number of its variable
 
 
@@ -115,7 +116,7 @@ class VariableSearch:
         self._bodies = bodies
         self._places: dict[Hashable, int] = {}
         self._links: list[tuple[int, int]] = []
-        self._kept: dict[int, tuple[Kept, str]] = {}
+        self._kept: dict[int, Why] = {}
         self._changes: dict[int, list[Change]] = collections.defaultdict(list)
         # The nodes that give the value of each variable.
         self._reads: dict[int, list[tuple[Body, Node]]] = collections.defaultdict(list)
@@ -160,7 +161,9 @@ class VariableSearch:
         if callees or op in table.VARIABLE_QUESTIONS | table.UNCHANGED:
             return
         if not self._stays(body, source, node):
-            why = Kept.WRITTEN if op in table.STORING else Kept.HANDED_ON
+            why = Kept.HANDED_ON
+            if op in table.STORING:
+                why = Kept.WRITTEN
             self._keep(handle, why, body, node)
 
     def link_objects(self, meta: int, objects: Any, checkpoint: Checkpoint) -> None:
@@ -201,26 +204,27 @@ class VariableSearch:
         decided: dict[Body, list[tuple[Change, int]]] = collections.defaultdict(list)
         for group, keys in self._variables(checkpoint):
             changes = [change for place in group for change in self._changes[place]]
-            data_type, kept = self._judge_one(group, changes, beyond)
-            if not kept and not all(checkpoint.fits(key, data_type) for key in keys):
-                kept = Kept.RANGE, ""
-            precision = Precision.FLOAT32 if kept else _F16[data_type]
             objects = [self._objects[place] for place in group if place in self._objects]
+            data_type, why = self._judge_one(group, changes, beyond)
+            if why is None and not all(checkpoint.fits(key, data_type) for key in keys):
+                why = Kept.RANGE, ""
+            precision = Precision.FLOAT32
+            if why is None:
+                precision = _F16[data_type]
+                for change in changes:
+                    decided[change.body].append((change, data_type))
+                for variable in objects:
+                    variable.dtype = data_type
             for key in keys:
                 name = objects[0].name if objects else key
                 shape = unseen.pop(key)
-                variables.append(StoredVariable(name, key, shape, precision, *(kept or ())))
-            if kept:
-                continue
-            for change in changes:
-                decided[change.body].append((change, data_type))
-            for variable in objects:
-                variable.dtype = data_type
-        why = Kept.UNREAD
+                variables.append(StoredVariable(name, key, shape, precision, *(why or ())))
+        # The other tensors of the checkpoint.
+        reason = Kept.UNREAD
         if any(each.view.nodes_with(table.REFERENCE_VARIABLES) for each in self._bodies.values()):
-            why = Kept.REFERENCE
+            reason = Kept.REFERENCE
         for key, shape in unseen.items():
-            variables.append(StoredVariable(key, key, shape, Precision.FLOAT32, why))
+            variables.append(StoredVariable(key, key, shape, Precision.FLOAT32, reason))
         return variables, decided
 
     def _judge_one(
@@ -228,7 +232,7 @@ class VariableSearch:
         group: Sequence[int],
         changes: Sequence[Change],
         beyond: Sequence[BeyondRange],
-    ) -> tuple[int, tuple[Kept, str] | None]:
+    ) -> tuple[int, Why | None]:
         """Returns the 16-bit type of a variable, and why it stays float32, ``None`` if it need not.
 
         Args:
@@ -393,7 +397,8 @@ class VariableSearch:
             else:
                 self._change(handle, body, "initial", writer)
             return
-        if len(view.readers(node, port)) != 1 or any(len(view.readers(n)) != 1 for n in passing):
+        counts = [len(view.readers(node, port)), *(len(view.readers(each)) for each in passing)]
+        if set(counts) != {1}:
             self._keep(handle, Kept.WRITTEN, body, writer)
             return
         names, slices = (_strings(view.protos[source]) for source, _ in view.inputs(node)[1:])
