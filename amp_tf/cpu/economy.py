@@ -372,6 +372,7 @@ class Weighing:
         for port in self.ports:
             up, down = port.casts
             home = group_of.get(port.source)
+            # The casts of a group's result for readers outside it.
             if home is not None:
                 others = [unit for unit in port.readers if group_of.get(unit) != home]
                 is_narrow = allow[others]
@@ -380,6 +381,7 @@ class Weighing:
                 if is_narrow.any():
                     in_float32[home] += down
                 continue
+            # The cast of a tensor for the groups that read it.
             served = {group_of[reader] for reader in port.readers if reader in group_of}
             for number in served:
                 if allow[port.source]:

@@ -260,6 +260,7 @@ def _fold(fresh: Canvas, decision: Decision) -> None:
     """Makes one decision on a canvas whose paint nobody else has seen."""
     units = np.asarray(decision.units, np.int32)
     if decision.verdict is Verdict.KEEP:
+        # Units that a user forced have another code.
         units = units[fresh.on_allow[units] & (fresh.code[units] == Code.ALLOW_LIST)]
         fresh.on_allow[units] = False
         fresh.allow[units] = False
@@ -270,6 +271,7 @@ def _fold(fresh: Canvas, decision: Decision) -> None:
         units = units[flags[units] != value]
         flags[units] = value
     fresh.code[units] = decision.reason
+    # A unit that kept an earlier reason keeps its cause, too.
     if decision.causes:
         caused = np.fromiter(decision.causes, np.int32)
         causes = np.fromiter(decision.causes.values(), np.int32)

@@ -107,7 +107,9 @@ def _unseen(canvas: Canvas, of_lists: NodeMask) -> UnitMask:
 def _pairs(
     canvas: Canvas, cluster: Mapping[Node, Unit], handle: Mapping[Node, Unit]
 ) -> Iterator[tuple[Unit, Unit]]:
-    """Yields the elements of each writer upstream of a reader and of that reader."""
+    """Yields, for each writer upstream of a reader, the unit of the writer's elements and that of
+    the reader's.
+    """
     view = canvas.view
     writers = view.mask_with(table.TENSOR_LIST_WRITERS)
     for node in cluster:

@@ -297,6 +297,7 @@ class _FoldSearch:
         filter_shape = self._shape(*kernel)
         if not _is_known(result, 4) or not _is_known(filter_shape, 4):
             return None
+        # A bias is scaled and joined with the other one, so then both have one dimension.
         has_bias = top != product
         if not _is_channel_vector(self._shape(*vector), result, rank=int(has_bias)):
             return None

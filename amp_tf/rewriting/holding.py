@@ -196,6 +196,7 @@ def make_late(form: Form, casts: Edits) -> Edits:
     for rewire in sorted(casts.rewires, key=lambda rewire: int(lifetimes.times[rewire.node])):
         readers.setdefault(rewire.src_node, []).append(rewire)
     cast_again = {cast.inputs[0][0] for cast in casts.new}
+    # The rewires of readers that get another cast, by the planned ones.
     moved = {}
     for number, cast in enumerate(casts.new):
         node, port = cast.inputs[0]
@@ -205,6 +206,7 @@ def make_late(form: Form, casts: Edits) -> Edits:
         count = element_count(shape_of(form.shapes, view.names[node], port)) or 0
         if count < _SMALL or lifetimes.is_bound[node]:
             continue
+        # Each late group gets a copy of the cast; the last group gets the cast itself.
         left = readers.get(own_number, [])
         for after, late in _find_late(cast, left, lifetimes, dtypes):
             left = [rewire for rewire in left if rewire not in late]
