@@ -72,7 +72,7 @@ _UNMATCHED = "a pooling and its gradient are slow in two types, and one of them 
 _NS_PER_BYTE = 16.0
 _BYTES_SAVED = 2  #: by an element in 16 bit
 _SMALL = 8  #: an input with so many times fewer elements takes no time to read
-#: where less than half the peak is live in float32, 16 bit cannot move the peak
+#: a time at which less than half the peak is live in float32 is no peak once all tensors are halved
 _HALF = 2
 
 
