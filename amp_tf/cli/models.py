@@ -39,8 +39,7 @@ def run_rewrite(args: argparse.Namespace) -> int:
     batch = batch_of(args)
     is_model = os.path.isdir(args.source) or reading.is_keras_file(args.source)
     _check_options(args, is_model)
-    # The file is looked at before anything is written, and the copy may come in the place of the
-    # original.
+    # The original answers first: the copy may be written in its place.
     expected = {}
     if args.check:
         expected = _answer(args, args.source)

@@ -137,8 +137,8 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Applies one step, or skips it.
 
-        ``grads`` has a gradient or ``None`` for each variable that is given, by default for each
-        with which the optimizer was built.
+        ``grads`` has a gradient or ``None`` for each of ``trainable_variables``. Without these, the
+        variables are those with which the optimizer was built.
         """
         self._step("apply", grads, trainable_variables)
 

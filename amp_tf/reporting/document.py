@@ -21,7 +21,7 @@ from amp_tf.reporting.figures import GraphFigures, GraphReport, InsertedCast
 from amp_tf.reporting.text import why_no_node
 
 _NS_PER_MS = 1e6
-_CAST_BYTES = 4 + 2  # that a cast reads and writes for each element
+_CAST_BYTES = 4 + 2  # bytes that a cast reads and writes for each element
 _UNREMARKABLE = {"operations": 0.0, "bytes": 0.0, "runs": 1.0}
 
 

@@ -341,7 +341,7 @@ def _values(precisions: Iterable[Precision]) -> list[str]:
     return [precision.value for precision in precisions]
 
 
-#: The document's facts of a process, where nothing is known of one.
+#: The facts of the process in a document that was made without one.
 _FACTS: Mapping[str, Any] = {
     "process": {},
     "totals": {},

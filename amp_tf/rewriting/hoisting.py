@@ -235,9 +235,9 @@ class _LoopSearch:
     def _gated(self) -> set[Node]:
         """Returns the nodes that run only in proper iterations of their loop.
 
-        This must not depend on the reads themselves, whose early values are there in all
-        iterations. The loop's own Switch passes values on in proper iterations alone, so a node
-        that reads such a value or waits for it runs in these alone, and so do its readers::
+        The loop's own Switch passes values on in proper iterations alone. So a node that reads such
+        a value or waits for it runs in these alone, and so do its readers. The variable's reads do
+        not count, because an early value is there in all iterations::
 
             y_switch = Switch(y, cond)            cond is the loop's LoopCond
             product = MatMul(y_switch:1, read)    gated

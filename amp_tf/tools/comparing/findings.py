@@ -74,7 +74,7 @@ class Finding:
     kind: Annotated[str, (OVERFLOW, UNDERFLOW, CANCELLATION, ROUNDING)]
     why: str  #: what goes wrong, for people
     local_error: float  #: relative L2 error that it adds on exact inputs
-    accumulated_error: float  #: that of its result in the run
+    accumulated_error: float  #: its result's error in the run
 
 
 def describe(node: NodeError, precision: Precision) -> Finding:
@@ -332,8 +332,9 @@ def _layers_of(nodes: Iterable[NodeError | None]) -> Patterns:
 
 
 def places_of(node: str) -> list[str]:
-    """Returns patterns for the layers around a node, outermost first; where none is recorded, for
-    its scopes.
+    """Returns patterns for the layers around a node, outermost first.
+
+    If TensorFlow recorded no layer, they are for the scopes in its name.
     """
     path = path_of(node).split("/")
     if path != [""]:

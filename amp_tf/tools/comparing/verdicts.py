@@ -42,8 +42,8 @@ class Output:
     #: relative L2 error against float32, over the eighth of the batches with the largest errors;
     #: infinite where it is not finite and float32 is
     error: float
-    ideal: float  #: that of the ideal mixed program
-    noise: float  #: that of float32 with inputs that differ in their last bit
+    ideal: float  #: the ideal mixed program's error
+    noise: float  #: float32's own error with inputs that differ in their last bit
     #: ``error`` over the error that is allowed; 0 where float32 itself has less than two correct
     #: digits
     ratio: float

@@ -1,5 +1,7 @@
-"""The goal of a tuning, which is by how much a metric may be worse than in float32, and its result:
-the patterns, and the sets that were tried.
+"""The goal of a tuning, and its result.
+
+The goal says by how much a metric may be worse than in float32. The result is the patterns, with
+the sets that were tried.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class Tuning:
     def __post_init__(self) -> None:
         self._trades: dict[str, Trade] = {}
         self._limit = self.goal.limit(())
-        self._seconds = 0.0  #: that the last run with something in 16 bit took
+        self._seconds = 0.0  #: the time of the last run with something in 16 bit
 
     def for_accuracy(self) -> Tuned:
         """Finds a small part of the model that suffices in float32.
