@@ -227,7 +227,7 @@ class Network:
                     capacity[edge ^ 1] += flow
                 first_full = next(place for place, edge in enumerate(path) if not capacity[edge])
                 del path[first_full:]
-            elif not ways[vertex]:
+            elif not ways[vertex]:  # a dead end: the edge to it leaves the ways of its tail
                 ways[heads[path.pop() ^ 1]].pop()
             elif capacity[ways[vertex][-1]]:
                 path.append(ways[vertex][-1])

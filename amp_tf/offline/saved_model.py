@@ -253,9 +253,9 @@ def _replace(source: Path, target: Path, model: bytes, weights: Weights | None) 
 
 
 def _write(source: Path, target: Path, model: bytes, weights: Weights | None) -> None:
-    """Writes the copy, or leaves the target unchanged.
+    """Writes the copy to a target that is not there, or is an empty folder.
 
-    The file that makes it a model comes last.
+    The file that makes it a model comes last. If writing fails, the target is as it was.
     """
     was_there = os.path.lexists(target)
     types: dict[str, int] = {}
