@@ -113,7 +113,7 @@ def line() -> str:
     if state.not_installed:
         failed = [f"{home} ({error})" for home, error in state.not_installed.items()]
         text += f"; not installed: {', '.join(failed)}"
-    parts = [text, *(part() for part in process_state.current().parts)]
+    parts = [text, *(part() for part in state.parts)]
     reason = report.why_nothing
     if reason and reason.rule.name == "NO_TARGET" and why == str(reason):
         parts.append(f"to see its accuracy on a GPU: {ON_GPU}")
