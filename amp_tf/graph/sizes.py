@@ -135,9 +135,9 @@ class Lifetimes:
     Attributes:
         times: the time of each node.
         order: the edges between nodes, control edges included, without those that close a loop.
-        is_bound: the nodes that may not move, and that no other node may wait for: nodes of loops
-            and branches and all behind them, because they may never run; and all behind reference
-            variables, because these change in place.
+        is_bound: the nodes that may not move, and that no other node may wait for. Nodes of loops
+            and branches may never run, nor may what is behind them. Reference variables change in
+            place, so nodes behind them are bound, too.
         owners: for each tensor that is passed on without a copy, the tensor that owns its memory.
         elements: the number of elements of each tensor that has memory.
         units: the unit of each tensor.

@@ -11,10 +11,10 @@ none                                        takes them as they are, and warns
 =========================================== =========================
 
 Only calls count: those in the graph in which a step is made, in one around it, or eager ones.
-Gradients may also come from another function, by arguments or in variables, so calls in another
-graph count as long as no step was made there; those of a trace that failed do not. A loop may also
-multiply or divide by hand, which nothing here changes. A step that is too large shows at once.
-Gradients divided by a scale that never multiplied them would stop training silently.
+Calls in another graph count, too, as long as no step was made there, because gradients may come
+from another function, by arguments or in variables. The calls of a trace that failed do not count.
+A loop may also multiply or divide by hand, which nothing here changes. A step that is too large
+shows at once. Gradients divided by a scale that never multiplied them would stop training silently.
 
 *Two scalers*, as where a loop has a ``LossScaler`` and its optimizer was wrapped automatically: the
 outer one decides whether to step, and the one that is called inside its step applies what it gets.

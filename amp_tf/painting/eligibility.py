@@ -137,7 +137,8 @@ class _Fused(NamedTuple):
 
     TensorFlow's remapper gives a fused node the name of the last of its nodes, which may be in the
     layer around it, and drops the attribute of amp_tf.scope: a product of block_1/attention and the
-    sum that follows become block_1/add. So the filter tells the scope, and the bias that of a part.
+    sum that follows become block_1/add. So the scope of a product is read from its filter, and the
+    scope of a bias that was split off from the bias.
 
     Attributes:
         parts: the parts of split products, each with the name of the whole.

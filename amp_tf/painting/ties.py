@@ -130,7 +130,7 @@ def match_bias_gradients(canvas: Canvas) -> Canvas:
 
 
 def _leaving_unforced(canvas: Canvas, units: Iterable[Unit], reason: Code) -> Canvas:
-    """Returns the canvas without allow paint on some units, but for what a user forced."""
+    """Takes allow paint from some units, except from those that a user forced."""
     return canvas.leaving([unit for unit in units if not canvas.is_forced(unit)], reason)
 
 

@@ -35,10 +35,10 @@ def input_shapes(view: GraphView, node: Node, shapes: Shapes) -> list[Shape | No
 
 
 def filter_shape(view: GraphView, node: Node, shapes: Shapes) -> Shape | None:
-    """The shape of a convolution's filter: taps, channels in, channels out; depthwise, channels out
-    for each one in.
+    """The shape of a convolution's filter: taps, channels in, channels out.
 
-    ``None`` for other ops, and if it is unknown.
+    The last number is the channels out for each channel in if the convolution is depthwise. The
+    shape is ``None`` for other ops, and if it is unknown.
     """
     if view.ops[node] not in CONVOLUTIONS:
         return None

@@ -23,9 +23,9 @@ that come much later have a cast of their own:
     after:   read → Cast → MatMul; read → Cast_1 → MatMul_grad
              each Cast waits for the other input of its MatMul
 
-This is done for casts to float32, because their sources are smaller, and for sources that are held
-in any case: a weight, or a tensor that is read as late in its own type. Values stay the same to the
-last bit; the price is one more cast.
+This is done for casts to float32, because their sources are smaller. It is also done for sources
+that are held in any case: weights, and tensors that another node reads as late without a cast.
+Values stay the same to the last bit; the price is one more cast.
 
 This makes no cycle: a node that others wait for does not wait itself, and by the times of
 :mod:`amp_tf.graph.sizes` it comes before the readers of those that wait. Nodes in a loop or behind

@@ -4,11 +4,11 @@
 are finite in float32, in the order of the graph, then the others by local error.
 
 A set of patterns grows until all outputs are good on all batches. It begins with the suspects of
-the judged batch. If they do not suffice, the nodes are measured again with these in float32, in the
-batch that then has the largest error, and its suspects are added; finally all 16-bit nodes are,
-layer by layer. A sufficient set is reduced (:mod:`amp_tf.tools.search`); one that was reduced on
-the watched batches is tried on all batches before it is believed. The suspects that are left in it
-are the findings.
+the judged batch. If they do not suffice, they are put in float32, and the nodes are measured again
+in the batch that then has the largest error: its suspects join the set. At last all 16-bit nodes
+join it, layer by layer. A sufficient set is reduced (:mod:`amp_tf.tools.search`). If it was reduced
+on the watched batches, it is tried on all batches before it is believed. The suspects that are left
+in it are the findings.
 
 The sufficient set that people are told is the one with the shortest text: one layer, name scope or
 loss, where that suffices and takes hardly more of the products' work out of 16 bit than the reduced

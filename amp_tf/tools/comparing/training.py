@@ -48,8 +48,8 @@ _SCALE_IN_MODEL = "take the gradients of self.optimizer.scale_loss(loss) in the 
 _OF_FORWARD = "the program trained nothing: the results of {} were compared, and no gradients"
 _CLAIM = "claim"  # the file that the first process that trains makes
 _ORDER = "order.json"
-# The answers, the one that counts most first: of the processes of a program one may train, another
-# only run forward, and another fail.
+# The answers. A program may have several processes, of which one trains, one only runs forward, and
+# one fails: the answer that is named first here counts.
 _TRAINED = "trained.json"
 _FORWARD = "forward.json"
 _ERROR = "error.json"

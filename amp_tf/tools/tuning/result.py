@@ -101,7 +101,7 @@ class Trade:
     is_good: bool  #: whether its metric is good
 
     def line(self, width: int) -> str:
-        """Returns its line of a table whose column for the metric has a width."""
+        """Returns its line of a table; ``width`` is that of the column for the metric."""
         share = "?"
         if self.outcome.share is not None:
             share = f"{self.outcome.share:.1%}"
