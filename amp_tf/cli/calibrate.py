@@ -1,5 +1,6 @@
-"""``amp-tf calibrate``: measures what ops cost on this machine, so that ``auto`` decides by its own
-figures.
+"""Runs ``amp-tf calibrate``, which measures what ops cost on this machine.
+
+``auto`` then decides by the machine's own figures.
 """
 
 from __future__ import annotations

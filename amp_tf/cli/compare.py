@@ -28,8 +28,9 @@ _BY_SIGNAL = 128  # a shell adds the number of the signal
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the comparison; returns 0 if it is healthy, 1 if not, and 2 if nothing was
-    compared.
+    """Prints the comparison.
+
+    Returns 0 if it is healthy, 1 if not, and 2 if nothing was compared.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages
     config = check_settings(read_config(args), args.steps)
@@ -80,8 +81,9 @@ def _write_patterns(found: Comparison, path: str) -> str:
 def compare_script(
     command: Sequence[str], request: CompareRequest, output: Path | None = None
 ) -> Comparison | int:
-    """Runs a command until the first training step in it is compared; ``output`` is the file where
-    its output goes, if elsewhere.
+    """Runs a command until the first training step in it is compared.
+
+    ``output`` is the file where its output goes, if elsewhere.
 
     If nothing was compared, it prints why to stderr and returns the exit status: 2, or as in a
     shell 126 or 127 where the command cannot be started, or 130 where it was interrupted.

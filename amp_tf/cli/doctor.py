@@ -51,8 +51,9 @@ MATH_MODE_VARS = (
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the report; the status is 0 without problems, 1 with, 2 where TensorFlow cannot be
-    imported.
+    """Prints the report.
+
+    Returns 0 without problems, 1 with problems, and 2 if TensorFlow cannot be imported.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages
     if args.quiet:
@@ -160,8 +161,9 @@ class MachineFacts:
 
 
 def is_without_pth() -> bool:
-    """Looks whether amp_tf was installed with ``AMP_TF_WITHOUT_PTH=1``: pip's record of it has no
-    ``amp_tf.pth`` then.
+    """Looks whether amp_tf was installed with ``AMP_TF_WITHOUT_PTH=1``.
+
+    pip's record of it has no ``amp_tf.pth`` then.
     """
     try:
         installed = importlib.metadata.files("amp-tf") or []

@@ -1,5 +1,6 @@
-"""The ``amp-tf`` command: the table of its subcommands and their options, and what their errors
-print.
+"""Runs the ``amp-tf`` command.
+
+This module has the table of its subcommands and their options, and prints their errors.
 
 A subcommand's module is imported when it runs, so that help costs no more than Python's own start.
 """
@@ -398,8 +399,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Makes SIGTERM and SIGHUP raise SystemExit inside the block; later ones are ignored, so that
-    nothing cuts off the cleaning up.
+    """Makes SIGTERM and SIGHUP raise SystemExit inside the block.
+
+    Later ones are ignored, so that nothing cuts off the cleaning up.
     """
     before: dict[int, Any] = {}
 

@@ -105,8 +105,9 @@ def _tell_result(args: argparse.Namespace, report: RewriteReport) -> None:
 def _convert_model(
     args: argparse.Namespace, config: AmpConfig, batch: Any
 ) -> tuple[RewriteReport, Sequence[str]]:
-    """Converts a model, and writes the copy unless ``--dry-run`` is given. Returns the report, and
-    no names of nodes.
+    """Converts a model, and writes the copy unless ``--dry-run`` is given.
+
+    Returns the report, and no names of nodes.
     """
     hardware = hardware_for(config)
     if args.dry_run:
@@ -120,8 +121,9 @@ def _convert_model(
 def _convert_graph(
     args: argparse.Namespace, config: AmpConfig, batch: Any
 ) -> tuple[RewriteReport, Sequence[str]]:
-    """Converts a graph file, and writes the result unless ``--dry-run`` is given. Returns the
-    report, and the names of 16-bit nodes that no node reads.
+    """Converts a graph file, and writes the result unless ``--dry-run`` is given.
+
+    Returns the report, and the names of 16-bit nodes that no node reads.
     """
     graph = reading.read_graph_file(args.source)
     _check_preserved(args.preserve, graph)
@@ -195,8 +197,9 @@ def _errors(args: argparse.Namespace, expected: Mapping[str, Any]) -> Iterator[s
 
 
 def _check_preserved(names: Iterable[str], graph: Any) -> None:
-    """Checks that the graph itself has each node of ``--preserve``: no other one would be
-    preserved.
+    """Checks that the graph itself has each node of ``--preserve``.
+
+    No other node would be preserved.
     """
     present = [node.name for node in graph.node]
     inside = _names(graph)

@@ -26,8 +26,9 @@ def batch_of(args: argparse.Namespace) -> Any:
 
 
 def read_config(args: argparse.Namespace) -> AmpConfig:
-    """Returns the environment's settings, changed by the options: patterns are added, other
-    settings replaced.
+    """Returns the environment's settings, changed by the options.
+
+    Patterns are added to those of the environment; other settings are replaced.
     """
     replaced = {}
     for field in ("precision", "target"):
@@ -42,8 +43,9 @@ def read_config(args: argparse.Namespace) -> AmpConfig:
 
 
 def hardware_for(config: AmpConfig) -> Hardware:
-    """Returns the devices to rewrite for: any current GPU for ``--target gpu``, else this machine's
-    CPU.
+    """Returns the devices to rewrite for.
+
+    They are any current GPU for ``--target gpu``, else this machine's CPU.
     """
     if config.target == "gpu":
         return Hardware((MIN_COMPUTE_CAPABILITY,))
@@ -51,8 +53,9 @@ def hardware_for(config: AmpConfig) -> Hardware:
 
 
 def load_signature(source: str, name: str) -> tuple[Any, Any]:
-    """Loads a model from disk. Returns the model, which keeps its variables alive, and one of its
-    signatures.
+    """Loads a model from disk.
+
+    Returns the model, which keeps its variables alive, and one of its signatures.
 
     Raises:
         FileError: there is no model, or a damaged one.

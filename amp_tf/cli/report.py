@@ -56,8 +56,9 @@ def _line_of(document: Mapping[str, Any]) -> str:
 
 
 def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Returns the reports in a file or folder, or a new report of a model, a graph, or the graphs
-    of a log folder before their rewrite.
+    """Returns the reports in a file or folder, or makes a report.
+
+    One is made of a model, of a graph, or of the graphs of a log folder before their rewrite.
     """
     if not os.path.exists(source):
         fix = "Name a report, or a folder of them, a model, a graph or a log folder"

@@ -1,5 +1,6 @@
-"""Runs programs with amp_tf on: any command (``amp-tf run``), or a script in this process (``python
--m amp_tf``).
+"""Runs programs with amp_tf on.
+
+``amp-tf run`` runs any command, ``python -m amp_tf`` a script in this process.
 
 ``amp-tf run`` is for environments whose .pth files are not read (``pip install -t``), and for
 launchers with workers. The command replaces this process, with the switch set and a folder in front
@@ -28,8 +29,9 @@ _BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replaces this process by the command. Returns a shell's status if it cannot be started, and 2
-    if there is none.
+    """Replaces this process by the command.
+
+    Returns a shell's status if it cannot be started, and 2 if there is none.
     """
     command = args.command
     if command[:1] == ["--"]:

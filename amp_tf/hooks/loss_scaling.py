@@ -43,8 +43,7 @@ _OWNERS = {"keras": "Keras'", "tf_keras": "tf_keras'"}
 
 
 def runs_in_float16() -> bool:
-    """Tells whether losses are scaled automatically, because this process' graphs run in
-    float16.
+    """Tells whether this process' graphs run in float16, so that losses are scaled.
 
     It looks for GPUs, so it must not be called before a script can choose them.
     """

@@ -212,8 +212,9 @@ PATIENCE_MS = 60_000
 
 
 class Skip(enum.Enum):
-    """Why visits leave a graph as it is, in shim.c's order; each value completes "skipped,
-    because".
+    """Says why a visit leaves a graph as it is.
+
+    The members are in the order of shim.c; each value completes "skipped, because".
     """
 
     PIPELINE = "it belongs to an input pipeline (tf.data)"

@@ -88,8 +88,9 @@ def _install() -> None:
 
 
 def _current() -> bytes | None:
-    """Returns the scope of the code that is being traced. On threads of a strategy's replicas the
-    graph holds it.
+    """Returns the scope of the code that is being traced.
+
+    On threads of a strategy's replicas the graph holds it.
     """
     import tensorflow as tf
 

@@ -291,8 +291,10 @@ def _describe_function(describe: Any, context: Any, /, name: str | bytes) -> Any
 
 
 def _add_function(add: Any, context: Any, /, definition: Any) -> None:
-    """Adds a FunctionDef. One that the two functions above returned stands for the rewritten
-    one.
+    """Adds a FunctionDef.
+
+    The two functions above give out definitions as the program wrote them. In the place of such a
+    one, the rewritten definition is added.
     """
     function = process_state.record(_Rewritten).get(_key(definition.signature.name))
     if function is not None:

@@ -1,5 +1,6 @@
-"""Dynamic loss scaling for Keras 3, tf_keras and TF1 optimizers. Importing this package imports no
-TensorFlow.
+"""Scales losses dynamically, for Keras 3, tf_keras and TF1 optimizers.
+
+Importing this package imports no TensorFlow.
 
 A step::
 

@@ -121,8 +121,9 @@ class Calls:
         return False, LEFT_TO_LOOP
 
     def are_scaled(self, gradients: Iterable[Any]) -> bool:
-        """Tells whether some of these gradients are still scaled: the loop unscaled them, and these
-        are not the results.
+        """Tells whether some of these gradients are still scaled.
+
+        They are if the loop had them unscaled, but passes them instead of the results.
         """
         return _has_any(self._scaled, gradients)
 
@@ -160,8 +161,9 @@ class Calls:
         return found
 
     def _in(self, place: Any) -> list[Made]:
-        """Returns the calls of this replica in a graph; if it made none there, those of all
-        replicas.
+        """Returns the calls of this replica in a graph.
+
+        If it made none there, these are the calls of all replicas.
         """
         by_replica = self._made.get(place, {})
         replica = _replica()

@@ -99,8 +99,9 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
 
     @without_autograph
     def step(self, apply: Callable[..., Any], gradients: Any, *args: Any, **kwargs: Any) -> Any:
-        """Calls ``apply(gradients, *args, **kwargs)``, unless a gradient of any replica is NaN or
-        infinite.
+        """Calls ``apply(gradients, *args, **kwargs)`` if all gradients are finite.
+
+        The step is skipped if a gradient of any replica is NaN or infinite.
 
         Args:
             apply: writes the variables, such as Sonnet's ``optimizer.apply``. It runs inside a

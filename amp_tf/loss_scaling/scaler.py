@@ -220,8 +220,9 @@ class Scaler:
     def unscaled_pairs(
         self, pairs: Sequence[tuple[Any, Any]], **judging: Any
     ) -> list[tuple[Any, Any]]:
-        """As :meth:`unscaled`, for pairs of gradient and variable; a ValueError if there is no
-        gradient.
+        """Divides the gradients of pairs, as :meth:`unscaled` does.
+
+        A pair has a gradient and its variable. Without any gradient a ValueError is raised.
         """
         gradients, variables = unzip(pairs)
         finite.check_any(gradients)

@@ -236,8 +236,9 @@ def _form_of(graph: Any, job: Job) -> Form:
 
 
 def _changes(figures: GraphFigures, node: Node, root: Root | None) -> list[Change]:
-    """Returns the changes of settings that may give a node, and nodes like it, the other precision;
-    the narrowest first.
+    """Returns the changes of settings that may give a node the other precision.
+
+    Nodes like it may get it, too. The narrowest change comes first.
     """
     op = figures.view.ops[node]
     if figures.reasons[node].rule is Rule.FORCED_BY_NAME:

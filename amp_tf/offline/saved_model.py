@@ -1,5 +1,6 @@
-"""Converts a SavedModel on disk: the copy computes in mixed precision in any TensorFlow, with or
-without amp_tf.
+"""Converts a SavedModel on disk.
+
+The copy computes in mixed precision in any TensorFlow, with or without amp_tf.
 
 Signatures keep their names and types, and assets are copied unchanged; so are variables, unless
 weights are asked for in 16 bit (:mod:`amp_tf.offline.weights`). Links stay links; a model with

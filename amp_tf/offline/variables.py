@@ -186,8 +186,9 @@ class VariableSearch:
     def judge(
         self, checkpoint: Checkpoint, beyond: Sequence[BeyondRange]
     ) -> tuple[list[StoredVariable], dict[Body, list[tuple[Change, int]]]]:
-        """Decides the stored type of each float32 tensor of the checkpoint, and sets that of its
-        objects.
+        """Decides the stored type of each float32 tensor of the checkpoint.
+
+        The objects of a variable that is stored in 16 bit get that type.
 
         Args:
             checkpoint: the model's checkpoint.

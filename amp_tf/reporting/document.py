@@ -1,5 +1,6 @@
-"""The document: a report as plain data. ``report-1.schema.json`` beside this file describes it, and
-a test compares.
+"""Makes the document, which is a report as plain data.
+
+``report-1.schema.json`` beside this file describes it, and a test compares.
 
 Page, notebook and command line are made from it. Unknown values are ``null``; figures of a node
 that equal :data:`_UNREMARKABLE` are absent. Operations and times are those of one run of each

@@ -194,8 +194,9 @@ def percent(part: float | None) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Products:
-    """Three counts of a graph's products: those that amp_tf converted, the program's own in 16 bit,
-    and all.
+    """Counts a graph's products.
+
+    There are three counts: those that amp_tf converted, the program's own in 16 bit, and all.
 
     Attributes:
         work: the floating-point operations of these three; NaN if a size is unknown.

@@ -1,5 +1,6 @@
-"""Tools that look at a program from outside: they compare, tune and time it, and measure this
-machine.
+"""Looks at a program from outside.
+
+The tools compare, tune and time it, and measure this machine.
 
 The core converts without this package and imports nothing of it. The command line imports its
 tools.

@@ -45,8 +45,9 @@ class Item:
 def reduce(
     items: tuple[_Item, ...], suffices: Callable[[tuple[_Item, ...]], bool], most: int | None
 ) -> tuple[_Item, ...]:
-    """Leaves out ever smaller runs of items, the last and least helpful first, as long as the
-    others suffice.
+    """Leaves out ever smaller runs of items, as long as the others suffice.
+
+    The last and least helpful items go first.
 
     ``suffices`` is called at most ``most`` times, which may leave needless items. Without that
     limit the set becomes 1-minimal.
@@ -164,8 +165,9 @@ class Node:
 
 
 def find_items(report: Mapping[str, Any]) -> list[Item]:
-    """Returns the items of a program, from its report in mixed precision, in the order of their
-    first nodes.
+    """Returns the items of a program, in the order of their first nodes.
+
+    They are found in its report in mixed precision.
 
     Layers that are made alike, and whose names differ in numbers alone, are one item. The nodes of
     a model itself, or of another scope with layers in it, are named one by one.
@@ -256,8 +258,7 @@ def _joined(items: Sequence[Item]) -> Item:
 
 
 def rank(items: Iterable[Item], findings: Sequence[str], errors: Mapping[str, float]) -> list[Item]:
-    """Sorts items so that those come first that have to stay in float32 most probably, or cost
-    least.
+    """Sorts items, those first that most probably have to stay in float32.
 
     First come those with the nodes at which a comparison of one step finds what goes wrong, in the
     order of these ``findings``; then those with most local error for each operation that float32

@@ -30,8 +30,9 @@ class Trial:
 
 
 def run_trials(devices: list[str]) -> list[Trial]:
-    """Runs every way in every precision on devices such as ``"CPU:0"``; amp_tf is off again
-    afterwards.
+    """Runs every way in every precision on devices such as ``"CPU:0"``.
+
+    amp_tf is off again afterwards.
     """
     from amp_tf.reporting import reports
 

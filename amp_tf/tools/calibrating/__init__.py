@@ -55,8 +55,10 @@ def by_op(times: Mapping[products.Product, Pair]) -> Mapping[str, Mapping[produc
 
 @dataclasses.dataclass(frozen=True)
 class _Case:
-    """A case to time. Its key is a product, or the name of an op and a shape; the time of one run
-    is divided by ``per``.
+    """Describes a case to time.
+
+    Its key is a product, or the name of an op and a shape. The time of one run is divided by
+    ``per``.
 
     For products the least time counts, which is the steadiest: in both types they are shared among
     threads. For other ops the median counts: many are shared only in float32, and their least time
@@ -134,8 +136,9 @@ def _first(*inputs: Any) -> Any:
 
 
 def _element_case(name: str, op: Op, inputs: Sequence[Any], stacks: int, shape: Shape) -> _Case:
-    """Makes the case of an op on tensors of one shape; the last ``stacks`` inputs are other tensors
-    in each run.
+    """Makes the case of an op on tensors of one shape.
+
+    The last ``stacks`` inputs are other tensors in each run.
 
     These were not read just before: large ones are in no cache, and small ones, as in a small
     model, in the last-level cache. Casts read such tensors, too, because they mostly read weights.
@@ -174,8 +177,9 @@ def _table(
     counts = [float(math.prod(shape)) for shape in elements.SHAPES]
 
     def casts(kind: Any, index: int) -> tuple[float, ...]:
-        """Returns the time of a cast for each element, without its start-up and the overhead of
-        calling the function.
+        """Returns the time of a cast for each element.
+
+        Its start-up and the overhead of calling the function are subtracted.
         """
         times = []
         for shape, count in zip(elements.SHAPES, counts, strict=True):
@@ -196,8 +200,9 @@ def _table(
 
 
 def _rows(of_ops: Mapping[tuple[str, Shape], Pair]) -> dict[str, tuple[Pair, ...]]:
-    """Returns the time of ops for each element at each size, without the overhead of calls and of
-    stacks of inputs.
+    """Returns the time of ops for each element at each size.
+
+    The overhead of calls and of stacks of inputs is subtracted.
     """
     ops = elements.ops_on(elements.data_of(elements.SHAPES[0]))
     stacks = {name: len(inputs) - 1 for name, (_, inputs) in ops.items()}
@@ -242,8 +247,9 @@ def run_many(op: Op, runs: int, stacks: int = 0) -> Op:
 def take_times(
     run: Op, inputs: Sequence[Any], runs: int, until: float, repeats: int = 3
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """Times runs of an op in float32 and in bfloat16; returns seconds, a figure for each call of
-    ``run``.
+    """Times runs of an op in float32 and in bfloat16.
+
+    Returns seconds, a figure for each call of ``run``.
 
     ``run`` runs the op ``runs`` times. It is traced once for each type, and called at least
     ``repeats`` times and until the time ``until`` of ``time.monotonic()``.
@@ -266,9 +272,10 @@ def take_times(
 def fit(
     work: Sequence[tuple[float, float, float]], times: Sequence[float], shipped: ProductCost
 ) -> ProductCost:
-    """Fits the cost of products in one type: nonnegative figures with the least relative error of
-    the ``times`` (ns). ``work`` has the operations, the elements and the result's elements of each
-    product.
+    """Fits the cost of products in one type.
+
+    The figures are nonnegative, and have the least relative error of the ``times`` (ns). ``work``
+    has the operations, the elements and the result's elements of each product.
 
     Five figures can fit some twenty noisy times in many ways. If the times do not decide, the
     figures of the shipped table count, all scaled by one factor.
@@ -298,8 +305,9 @@ def fit(
 
 
 def _least_squares(matrix: np.ndarray, wanted: np.ndarray) -> Sequence[float]:
-    """Solves least squares without negative numbers: tries all subsets of columns, and returns the
-    best.
+    """Solves least squares without negative numbers.
+
+    All subsets of columns are tried, and the best one is returned.
     """
     count = matrix.shape[1]
     best = np.zeros(count)

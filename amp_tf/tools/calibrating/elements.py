@@ -1,5 +1,6 @@
-"""The ops other than products that are measured, on tensors of 32 thousand to eight million
-elements.
+"""Names the ops other than products that are measured, and their inputs.
+
+The tensors have 32 thousand to eight million elements.
 
 One thread computes an op on the smallest tensors. TensorFlow shares an op among threads if it
 expects 210,000 cycles or more (``TensorCostModel.numThreads`` of Eigen), a copied byte counted as
@@ -42,8 +43,9 @@ _OF_TWO = """Add AddV2 EluGrad FloorDiv Greater LeakyReluGrad Maximum Minimum Mu
 
 
 def raw_op(op: str, **given: Any) -> Op:
-    """Returns an op as a function of its inputs, except those that ``given`` holds beside
-    attributes.
+    """Returns an op as a function of its inputs.
+
+    The function does not take the inputs that ``given`` holds beside attributes.
     """
     definition = op_def_registry.get(op)
     inputs = [each.name for each in definition.input_arg if each.name not in given]

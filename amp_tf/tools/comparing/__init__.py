@@ -1,5 +1,6 @@
-"""Compares a step in float32 with the same step as amp_tf rewrites it, and finds where 16 bit goes
-wrong.
+"""Compares a step in float32 with the same step as amp_tf rewrites it.
+
+It also finds where 16 bit goes wrong.
 
 The step is traced (``steps``) and flattened (``flattening``). Versions of it run one after another
 on the same batches and variables (``joining``); their outputs are measured against float32's and

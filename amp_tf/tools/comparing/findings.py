@@ -142,11 +142,11 @@ class Search:
         self._known: dict[Any, tuple[Sequence[Output], Sequence[int], float]] = {}
 
     def suspects(self, nodes: Sequence[NodeError]) -> list[NodeError]:
-        """Returns the nodes with larger local errors than products of a healthy model have, or else
-        any error; the worst first.
+        """Returns the nodes with larger local errors than products of a healthy model have.
 
-        A node that may be fused with a worse product is left out, because the product's pattern
-        keeps both in float32.
+        If there are none, all nodes with an error are returned. The worst comes first. A node that
+        may be fused with a worse product is left out, because the product's pattern keeps both in
+        float32.
         """
         limit = SUSPICIOUS * roundoff(self._work.precision)
         known = []
@@ -191,8 +191,9 @@ class Search:
         return causes
 
     def _grow(self, suspects: Sequence[NodeError]) -> Causes:
-        """Returns patterns that suffice on all batches; none if not even all nodes in float32
-        suffice.
+        """Returns patterns that suffice on all batches.
+
+        There are none if not even all nodes in float32 suffice.
         """
         causes = self._patterns_of(suspects)
         for _ in range(_LOOKS):
@@ -227,8 +228,9 @@ class Search:
         return dict(causes)
 
     def _shortest(self, causes: Causes) -> Patterns:
-        """Returns patterns with a shorter text that hold, too, or those of the causes if none is
-        found.
+        """Returns patterns with a shorter text that hold, too.
+
+        They are those of the causes if none is found.
 
         First candidates are single layers or name scopes around the nodes that the patterns keep in
         float32: those around most nodes, and among equals the outermost. The last one is the set of
@@ -250,8 +252,9 @@ class Search:
         return patterns
 
     def _places_around(self, patterns: Patterns) -> list[str]:
-        """Returns patterns for the layers and scopes of the nodes that some patterns keep; the most
-        common first.
+        """Returns patterns for the layers and scopes of the nodes that some patterns keep.
+
+        The most common comes first.
         """
         is_kept = any_matcher(patterns)
         counts: collections.Counter[str] = collections.Counter()
@@ -262,8 +265,9 @@ class Search:
         return sorted(counts, key=lambda place: -counts[place])
 
     def _share_in_f16(self, patterns: Patterns) -> float:
-        """Returns the share of the products' work, or else of their number, that is 16 bit with
-        some patterns.
+        """Returns the share of the products' work that is 16 bit with some patterns.
+
+        If the work is not known, it is the share of their number.
         """
         products = NO_PRODUCTS
         for graph in self._work.rewritten(self._config_with(patterns)).report.graphs:
@@ -277,8 +281,9 @@ class Search:
         return are_good(self._run(patterns, self._watched)[0])
 
     def _holds(self, patterns: Patterns) -> bool:
-        """Tells whether all outputs are good on all batches; if not, the worst batch is watched
-        from now on.
+        """Tells whether all outputs are good on all batches.
+
+        If not, the worst batch is watched from now on.
         """
         if not self._is_right(patterns):
             return False
@@ -357,8 +362,9 @@ def _severity(node: NodeError) -> tuple[float, bool]:
 
 
 def _own(node: NodeError) -> Patterns:
-    """The nodes to keep in float32 so that nothing is lost at a node: itself, or the sources of its
-    16-bit inputs.
+    """Returns the nodes to keep in float32 so that nothing is lost at a node.
+
+    They are the node itself, or the sources of its 16-bit inputs.
     """
     if node.is_f16:
         return (node.name,)

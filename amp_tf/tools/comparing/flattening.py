@@ -130,8 +130,9 @@ def flatten(
     is_scaled: bool,
     is_compiled: bool,
 ) -> FlatStep:
-    """Inlines the functions that a concrete function calls; ``names`` are the kind and name of each
-    of its results.
+    """Inlines the functions that a concrete function calls.
+
+    ``names`` are the kind and name of each of its results.
 
     A GraphError where it captures something else than variables and tensors, such as a table, or
     was rewritten before.
@@ -207,8 +208,9 @@ def _captured(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Variable]
 def flatten_graph(
     graph: Any, ends: list[str], options: Any = None, *, is_compiled: bool = False
 ) -> tuple[Any, Shapes, bool]:
-    """Inlines the functions that a GraphDef calls, optimizes it, and gives its random ops seeds; it
-    is changed.
+    """Inlines the functions that a GraphDef calls, and optimizes it.
+
+    Its random ops get seeds. The GraphDef that is given is changed.
 
     Args:
         graph: the GraphDef.
@@ -285,8 +287,9 @@ def _wanting(graph: Any, ends: list[str]) -> Any:
 
 
 def _type_of(handle: Any) -> Any:
-    """The ``tf.DType`` of the variable that a handle is for; ``None`` for another thing, such as a
-    table.
+    """Returns the ``tf.DType`` of the variable that a handle is for.
+
+    It is ``None`` for another thing, such as a table.
     """
     import tensorflow as tf
 
@@ -297,8 +300,9 @@ def _type_of(handle: Any) -> Any:
 
 
 def _take_arguments(graph: Any, inputs: Any) -> dict[str, Any]:
-    """Replaces a function's placeholders, which Grappler takes as fed, by ops whose shapes it
-    believes; returns them by name.
+    """Replaces a function's placeholders by ops whose shapes Grappler believes.
+
+    Grappler takes placeholders as fed, and so believes no shape of them. Returns them by name.
     """
     from tensorflow.python.ops.handle_data_util import get_resource_handle_data
 
@@ -338,8 +342,9 @@ def keeps_state(graph: Any) -> bool:
 def reached(
     starts: Iterable[_Thing], sources: Callable[[_Thing], Iterable[_Thing]]
 ) -> dict[_Thing, None]:
-    """Returns all things that some things depend on, these included; ``sources`` gives the direct
-    ones.
+    """Returns all things that some things depend on, these included.
+
+    ``sources`` gives the direct ones.
     """
     found = dict.fromkeys(starts)
     waiting = list(found)

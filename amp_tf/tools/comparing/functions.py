@@ -78,8 +78,9 @@ class Functions:
         return result
 
     def _note(self, function: Any, call: Call) -> None:
-        """Keeps a call that has just returned; compares a function that trains where its calls are
-        enough.
+        """Keeps a call that has just returned.
+
+        A function that trains is compared once its calls are enough.
         """
         args, kwargs = call
         if self._trains is None and self._has_gradients:
@@ -168,8 +169,9 @@ def with_streams(function: Callable[..., Any], call: Call) -> Callable[..., Any]
 
 
 def elements(call: Call, most: int) -> list[Call]:
-    """Returns calls with an element in place of each dataset and iterator of a call; at most so
-    many, and none where a dataset is empty.
+    """Returns calls with an element in place of each dataset and iterator of a call.
+
+    There are at most ``most``, and none where a dataset is empty.
     """
     import tensorflow as tf
 

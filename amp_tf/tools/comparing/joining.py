@@ -46,8 +46,9 @@ class _Held:
 
 
 class JointGraph:
-    """Several versions of a step in one graph, with a session that feeds them and sets their
-    variables.
+    """Holds several versions of a step in one graph.
+
+    A session feeds them and sets their variables.
     """
 
     def __init__(self, flat: FlatStep, sides: Mapping[str, Any]) -> None:
@@ -322,8 +323,9 @@ def _arguments(op: str) -> Any:
 
 
 def disturbed(value: np.ndarray) -> np.ndarray:
-    """The same numbers with the last bit of each float32 changed, up or down; whole numbers, such
-    as masks, stay.
+    """Changes the last bit of each float32 number, up or down.
+
+    Whole numbers, such as masks, stay.
     """
     if value.dtype != np.float32:
         return value
@@ -335,11 +337,10 @@ def disturbed(value: np.ndarray) -> np.ndarray:
 
 
 def output_names(flat: FlatStep) -> list[tuple[str, str]]:
-    """Returns kind and name of each floating-point result, and of each floating-point variable that
-    the step writes.
+    """Returns kind and name of each floating-point output.
 
-    Variables that have one name, such as "b", are numbered in the order in which the step uses
-    them.
+    Outputs are results, and variables that the step writes. Variables that have one name, such as
+    "b", are numbered in the order in which the step uses them.
     """
     found = [(kind, name) for kind, name, _ in flat.outputs]
     names = [flat.variables[node].name for node in written(flat)]
@@ -373,8 +374,9 @@ class RunnableStep(JointGraph):
                     self._after[node] = self._variables[node].reads[FLOAT32]
 
     def run(self, number: int, scale: float, *, is_disturbed: bool = False) -> list[np.ndarray]:
-        """The outputs, in the order of :func:`output_names`; arguments as for
-        :meth:`JointGraph.fetch`.
+        """Returns the outputs, in the order of :func:`output_names`.
+
+        Arguments: as for :meth:`JointGraph.fetch`.
         """
         results, changes = self.fetch(
             (self._results, self._changes), number, scale, is_disturbed=is_disturbed
@@ -388,10 +390,10 @@ class RunnableStep(JointGraph):
 
 
 def _changes(flat: FlatStep) -> dict[str, tuple[str, int]]:
-    """Returns for variables that are written once the node that changes it, and the input with the
-    change.
+    """Returns the changes of the variables that are written once.
 
-    The change is a gradient, perhaps times a rate. With a rate of 1e-9 the variable itself would
+    Each is given as the node that writes it and the number of its input with the change. The
+    change is a gradient, perhaps times a rate. With a rate of 1e-9 the variable itself would
     not show it. Tensors behind branches and in loops cannot be fetched, so there the variables are
     compared.
     """

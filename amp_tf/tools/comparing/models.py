@@ -77,8 +77,9 @@ class Models:
         return Calls(model.name, step, jit_compile, self._training.request.steps)
 
     def _train(self, function: Any, model: Any, owner: Any, iterator: Any) -> Any:
-        """Compares the model's step, which ends the program; trains where another process of the
-        program does so.
+        """Compares the model's step, which ends the program.
+
+        If another process of the program does so, this one trains.
         """
         if self._training.claim():
             with self._training.answering():
@@ -137,8 +138,9 @@ def _patch(
 
 
 def _plain(leaf: Any) -> Any:
-    """Returns the first replica's part of a leaf, and ``None`` for an Optional, by which Keras
-    passes it.
+    """Returns the first replica's part of a leaf.
+
+    Keras passes ``None`` as an Optional, which becomes ``None`` again.
     """
     import tensorflow as tf
 

@@ -1,5 +1,6 @@
-"""Measures single nodes: chooses them, and runs the op of each once more, in 16 bit on exact
-inputs.
+"""Measures single nodes.
+
+It chooses them, and runs the op of each once more, in 16 bit on exact inputs.
 
 The *accumulated error* of a node is its error in the run. Its *local error* is what the node alone
 adds: its op runs in the types of the rewrite, on float32's values as inputs, rounded to 16 bit

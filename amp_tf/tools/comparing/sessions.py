@@ -47,8 +47,9 @@ class SessionRuns:
         return str(operations[0].name)
 
     def flat_step(self, batches: Iterable[Sequence[np.ndarray]]) -> FlatStep:
-        """Returns the step as a flat graph, with the variables' present values; a GraphError if one
-        has none.
+        """Returns the step as a flat graph, with the variables' present values.
+
+        Raises a GraphError if a variable has none.
 
         Batches have the values of ``fed`` and ``given``.
         """
@@ -82,8 +83,9 @@ class SessionRuns:
         )
 
     def _graph(self) -> tuple[Any, dict[str, str]]:
-        """Returns the session's GraphDef with placeholders for the tensors that are fed and given,
-        and the placeholder's name for each tensor's name.
+        """Returns the session's GraphDef with placeholders for what is fed and given.
+
+        Also returns the placeholder's name for each tensor's name.
         """
         import tensorflow as tf
 
@@ -105,8 +107,9 @@ class SessionRuns:
         return graph.as_graph_def(add_shapes=True), feeds
 
     def _variables(self, graph: Any) -> dict[str, flattening.Variable]:
-        """Reads the variables of a graph, by nodes that exist already: the program's graph may be
-        finalized.
+        """Reads the variables of a graph, by nodes that exist already.
+
+        The program's graph may be finalized.
         """
         reads = {}
         for operation in self.needed:
@@ -181,8 +184,9 @@ class Sessions:
                 self._gradients.setdefault(tensor.graph, set()).add(tensor.op.name)
 
     def compare(self, session: Any = None) -> None:
-        """Compares the most frequent kind of training runs made so far, if there were any; of one
-        session or of all.
+        """Compares the most frequent kind of training runs made so far, if there are any.
+
+        The runs are those of one session, or of all.
         """
         found: list[SessionRuns] = []
         for owner, kinds in self._kinds.items():
@@ -266,8 +270,9 @@ def _names(things: Iterable[Any]) -> frozenset[str]:
 
 
 def _data_of(operations: Iterable[Any]) -> list[Any]:
-    """Returns the tensors that data sources give; they are fetched beside the program's own
-    fetches, and fed.
+    """Returns the tensors that data sources give.
+
+    They are fetched beside the program's own fetches, and fed.
     """
     given = []
     for operation in operations:

@@ -21,8 +21,9 @@ _BATCHES = "Pass rows such as [(x, y), …], or a tf.data.Dataset"
 
 
 def check_settings(config: AmpConfig | None, steps: int) -> AmpConfig:
-    """Checks the arguments, by a ConfigError; returns the configuration, by default the
-    environment's.
+    """Checks the arguments, and returns the configuration.
+
+    It is the environment's by default. An invalid argument raises a ConfigError.
     """
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise ConfigError(
@@ -34,8 +35,7 @@ def check_settings(config: AmpConfig | None, steps: int) -> AmpConfig:
 
 
 def flat_step(subject: Any, batches: Iterable[Any], limit: int) -> FlatStep:
-    """Returns the step of :class:`SessionRuns`, of a Keras model or of a function, as a flat
-    graph.
+    """Returns the step of a Keras model, a function or :class:`SessionRuns` as a flat graph.
 
     The step of a compiled Keras model gives loss and gradients, and takes the loss scale as its
     last argument; that of another model gives its results. A function is a ``tf.function``, a
@@ -193,8 +193,9 @@ def _array(leaf: Any) -> np.ndarray:
 def _training_results(
     model: Any, x: Any, y: Any, weight: Any = None, *, scale: Any
 ) -> list[tuple[str, str, Any]]:
-    """Loss, gradients and predictions of a compiled Keras model; gradients are those of the scaled
-    loss, unscaled.
+    """Returns loss, gradients and predictions of a compiled Keras model.
+
+    Gradients are those of the scaled loss, unscaled.
     """
     import tensorflow as tf
 

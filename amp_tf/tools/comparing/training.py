@@ -115,8 +115,9 @@ _training: Training | None = None
 
 
 def start(library: str, folder: str) -> None:
-    """Watches a library that was imported. If nothing was compared by then, the program is as it
-    ends.
+    """Watches a library that was imported.
+
+    If nothing was compared before the program ends, it is compared then.
     """
     global _training
     if _training is None:
@@ -128,8 +129,9 @@ def start(library: str, folder: str) -> None:
 
 
 class Training:
-    """The state that the patches of a comparison share; nothing was compared while it
-    ``is_awaited``.
+    """Holds the state that the patches of a comparison share.
+
+    Nothing was compared while it ``is_awaited``.
     """
 
     def __init__(self, request: CompareRequest) -> None:
@@ -182,8 +184,9 @@ class Training:
         return True
 
     def compare(self, subject: Any, batches: Sequence[Any], notes: Sequence[str] = ()) -> None:
-        """Compares a step that is claimed, writes the answer and ends the program by a
-        SystemExit.
+        """Compares a step that is claimed, and writes the answer.
+
+        It ends the program by a SystemExit.
         """
         self.is_scaled = False
         found = self.request.compare(subject, batches, state.hardware(), notes)
@@ -199,8 +202,9 @@ class Training:
         raise SystemExit(0 if found.is_healthy else 1)
 
     def compare_at_exit(self) -> None:
-        """Compares, as the program ends, a step with fewer calls than wanted, or else forward
-        calls.
+        """Compares a step with fewer calls than wanted, as the program ends.
+
+        If there is none, forward calls are compared.
         """
         if not self.is_awaited:
             return
@@ -210,8 +214,9 @@ class Training:
             self._compare_forward()
 
     def _compare_forward(self) -> None:
-        """Compares the forward function with most calls, models before functions, unless a process
-        trains.
+        """Compares the forward function with most calls, unless a process trains.
+
+        Models come before functions.
         """
         called = [calls for calls in self.models.forward if calls.kept]
         called = called or [calls for calls in self.functions.forward if calls.kept]
@@ -230,8 +235,9 @@ class Training:
     def note_scaling_of_model(
         self, original: Any, optimizer: Any, /, *args: Any, **kwargs: Any
     ) -> Any:
-        """Notes that the optimizer of a model scales a loss: amp_tf wraps it, and the wrapper
-        scales.
+        """Notes that the optimizer of a model scales a loss.
+
+        amp_tf wraps it, and the wrapper scales.
         """
         self.is_scaled |= self.is_of_model
         return original(optimizer, *args, **kwargs)

@@ -67,8 +67,9 @@ class OutputMeasurement:
         return pooled([self.rows[number] for number in numbers])
 
     def furthest(self) -> list[int]:
-        """The batches, those with the largest errors first: by the share of nonfinite numbers, then
-        by the sum of errors.
+        """Returns the batches, those with the largest errors first.
+
+        They are sorted by the share of nonfinite numbers, then by the sum of errors.
         """
 
         def badness(number: int) -> tuple[float, float]:
@@ -163,8 +164,9 @@ class Work:
         return False
 
     def yardstick(self, measured: OutputMeasurement, config: AmpConfig, scale: float) -> Yardstick:
-        """Measures how much the batches with the largest errors may differ; a GraphError if float32
-        itself differs each time.
+        """Measures how much the batches with the largest errors may differ.
+
+        Raises a GraphError if float32 itself differs each time.
         """
         numbers = measured.furthest()[: _judged(len(measured.rows))]
         noise: list[np.ndarray] = []
@@ -199,8 +201,9 @@ class Work:
         return [name for (_, name), one in found if one.distance > NO_TRUTH]
 
     def in_any_batch(self, yardstick: Yardstick, config: AmpConfig, scale: float) -> Yardstick:
-        """Returns the yardstick with the ideal program's largest error in any batch, because one
-        batch can flatter the reference.
+        """Returns the yardstick with the ideal program's largest error in any batch.
+
+        One batch can flatter the reference.
 
         An output of few numbers, such as a loss, may be near the truth in one batch and far from it
         in another, so its error over all batches is taken.

@@ -27,8 +27,9 @@ _MIB = 1024.0  # a MiB in units of /proc/self/status
 
 
 def start(_: str, folder: str) -> None:
-    """Records from now on, in the libraries that are imported; the answer is a file in the folder,
-    named after the process.
+    """Records from now on, in the libraries that are imported.
+
+    The answer is a file in the folder, named after the process.
     """
     if state.current().on_step is None:
         recorder = Recorder(Path(folder), os.environ.get(STEP, ""))
@@ -115,8 +116,9 @@ def device() -> str:
 
 
 def peak_mib() -> float | None:
-    """Returns the most memory that was in use so far, in MiB: of the fullest GPU, or else of this
-    process; ``None`` where the system does not tell.
+    """Returns the most memory that was in use so far, in MiB.
+
+    It is that of the fullest GPU, or else of this process; ``None`` where the system does not tell.
     """
     import tensorflow as tf
 

@@ -27,8 +27,9 @@ class Goal:
     is_loss: bool  #: whether a larger value is worse
 
     def limit(self, float32: Sequence[float]) -> float:
-        """Returns the worst value that is good. Runs in float32 differ by chance, and the worst
-        counts; without any, all values are good.
+        """Returns the worst value that is good.
+
+        Runs in float32 differ by chance, and the worst counts. Without any, all values are good.
         """
         if self.is_loss:
             return max(float32, default=math.inf) + self.most

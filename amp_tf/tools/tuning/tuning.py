@@ -1,5 +1,7 @@
-"""Tunes in this order: float32, its noise, amp_tf without 16 bit, all in 16 bit, the comparison of
-one step, the search.
+"""Tunes a program, in a fixed order.
+
+First come float32, its noise, and amp_tf without 16 bit. Then all is in 16 bit, one step is
+compared, and the search begins.
 
 Runs are kept in a folder beside the file of patterns, so that a tuning that was interrupted goes on
 where it was. Each file is written whole or not at all, and each run is a line of its own: what
@@ -134,8 +136,9 @@ class Tuning:
         return comparison
 
     def _measure_float32(self) -> tuple[float, ...]:
-        """Measures the metric in float32, twice, and sets the limit; checks that amp_tf alone
-        changes nothing.
+        """Measures the metric in float32, twice, and sets the limit.
+
+        It also checks that amp_tf alone changes nothing.
         """
         values = []
         for number in (1, 2):
@@ -202,8 +205,9 @@ class Tuning:
         return outcome
 
     def _left(self, number: int) -> str:
-        """Tells how long this run and the later ones may take, judged by the last one in 16 bit;
-        empty if there was none.
+        """Tells how long this run and the later ones may take.
+
+        It is judged by the last run in 16 bit, and empty if there was none.
         """
         if not self._seconds:
             return ""
