@@ -324,8 +324,9 @@ class Weighing:
                 yield units
 
     def times(self, unit: Unit) -> Pair:
-        """Returns the times of all runs of a unit's node; (inf, 0) for products of unknown
-        shape.
+        """Returns the times of all runs of a unit's node.
+
+        They are (inf, 0) for products of unknown shape.
         """
         node = self.canvas.view.unit_nodes[unit]
         runs = self.prices.runs.of_nodes[node]
@@ -392,8 +393,9 @@ class Weighing:
 
 
 def _find_followers(canvas: Canvas, shapes: Shapes) -> list[tuple[Unit, Unit]]:
-    """Returns the first unit of each converted node that is computed with a product, with the
-    product's.
+    """Returns the first unit of each converted node that is computed with a product.
+
+    Each has the first unit of the product beside it.
     """
     view = canvas.view
     is_f16 = canvas.nodes_of(canvas.allow)
@@ -472,8 +474,9 @@ def _memory_relief(canvas: Canvas, shapes: Shapes) -> dict[Unit, float]:
 
 
 def find_cheaper_in_float32(weighing: Weighing, allow: UnitMask) -> list[list[Unit]]:
-    """Returns the sets of painted units that are float32 in the cheapest choice for all units
-    together.
+    """Returns the painted units that are float32 in the cheapest choice, in sets.
+
+    The choice is made for all units together.
     """
     network = Network()
     vertex_of: dict[Unit, int] = {}

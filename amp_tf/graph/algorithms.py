@@ -181,8 +181,9 @@ class Network:
         self._capacity += [capacity, 0]
 
     def source_side(self) -> list[bool]:
-        """Tells for each vertex whether it is on the source's side of the minimum cut; the smallest
-        such side if there are several.
+        """Tells for each vertex whether it is on the source's side of the minimum cut.
+
+        It is the smallest such side if there are several.
         """
         while True:
             level = self._levels()

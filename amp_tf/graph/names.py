@@ -202,8 +202,9 @@ recorded = Scopes()  #: of this process
 
 
 def scopes(name: str) -> list[str]:
-    """Returns the name scopes around a node, the outermost first, without those that TensorFlow
-    adds.
+    """Returns the name scopes around a node, the outermost first.
+
+    The scopes that TensorFlow itself adds are left out.
     """
     return list(recorded.place(name).parts)
 

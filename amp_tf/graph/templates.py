@@ -45,8 +45,9 @@ class Slot:
         return not self.attr
 
     def can_be(self, data_type: int) -> bool:
-        """Tells whether the op definition lets this slot have a type; a kernel may still be
-        missing.
+        """Tells whether the op definition lets this slot have a type.
+
+        A kernel may still be missing.
         """
         return not self.is_fixed and (self.allowed is None or data_type in self.allowed)
 
@@ -196,8 +197,9 @@ def _keys_of_list(name: str, counts: dict[str, int]) -> list[_Key]:
 
 
 class Templates:
-    """Finds the template of an op by name: in a function library first, then among TensorFlow's
-    registered ops.
+    """Finds the template of an op by name.
+
+    It looks in a function library first, then among TensorFlow's registered ops.
 
     Args:
         successors: ops that are read as another op with one more type attribute: op to (successor,
@@ -245,8 +247,9 @@ class Templates:
         return not self._reaching[ops].isdisjoint(callees)
 
     def _functions_with(self, ops: frozenset[str]) -> frozenset[str]:
-        """Returns the names of the functions in which one of some ops may run, directly or in a
-        call.
+        """Returns the names of the functions in which one of some ops may run.
+
+        It may run there directly or in a call.
         """
         functions = self._functions
         found = set()

@@ -292,8 +292,9 @@ def read_table(path: Path) -> CostTable:
 
 
 def _table(fields: Any) -> CostTable:
-    """Makes the table from a file's content. Wrong content raises a ValueError, or an error of
-    Python's own.
+    """Makes the table from a file's content.
+
+    Wrong content raises a ValueError, or an error of Python's own.
     """
     if fields["version"] != VERSION:
         raise ValueError("it has another version")

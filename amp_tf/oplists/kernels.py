@@ -39,8 +39,9 @@ ROUNDED = frozenset(row.op for row in ROWS if row.table == CPU and row.op_list =
 
 
 class Refusal(NamedTuple):
-    """A property of nodes that 16-bit kernels of a CPU refuse although they are registered;
-    float32's support it.
+    """Describes a property of nodes that 16-bit kernels of a CPU refuse.
+
+    The kernels are registered nevertheless. float32's support the property.
 
     Attributes:
         what: the property, for people.

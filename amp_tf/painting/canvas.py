@@ -292,8 +292,9 @@ def _list_numbers(subject: Subject) -> Indices:
 
 
 def _convertible(subject: Subject, lists: Indices) -> tuple[UnitMask, UnitMask]:
-    """The units that the op's definition lets be 16 bit, and those of them that a kernel can
-    compute.
+    """Returns the units that the op's definition lets be 16 bit.
+
+    Also returns those of them that a kernel can compute.
     """
     view = subject.view
     target = subject.target

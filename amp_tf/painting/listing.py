@@ -1,7 +1,6 @@
-"""Listing: corrects the lists where they are wrong about a node, and paints the products and what
-the user forces.
+"""Corrects the lists where they are wrong about a node.
 
-These rules run before any paint spreads.
+The rules here also paint the products and what the user forces. They run before any paint spreads.
 """
 
 from __future__ import annotations

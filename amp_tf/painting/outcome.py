@@ -105,8 +105,9 @@ class Painting:
         return dataclasses.replace(self, view=self.view.detached())
 
     def dtypes_after(self) -> Indices:
-        """Returns the ``DataType`` number of each unit once the graph is rewritten, as an array of
-        32-bit integers.
+        """Returns the ``DataType`` number of each unit once the graph is rewritten.
+
+        The array has 32-bit integers.
         """
         dtypes = np.array(self.view.dtypes, np.int32)
         if self.precision is not None:
@@ -127,8 +128,9 @@ class Painting:
         return int(nodes_of(self.view, self._marks.code == code).sum())
 
     def reason(self, node: Node) -> Reason:
-        """Returns why a node has its precision: the reason for the type of its result, or else for
-        its first float32 type.
+        """Returns why a node has its precision.
+
+        It is the reason for the type of its result, or else for its first float32 type.
         """
         marks = self._marks
         if self.why_nothing is Code.NO_TARGET:
@@ -199,8 +201,9 @@ class Painting:
 
 
 def _why_nothing(canvas: Canvas, converted: Sequence[Unit]) -> Code | None:
-    """Returns the commonest reason among the nodes that the allow list would have converted;
-    ``None`` where something is converted.
+    """Returns the commonest reason among the nodes that the allow list would convert.
+
+    It is ``None`` where something is converted.
     """
     if converted:
         return None

@@ -108,8 +108,9 @@ def spread_allow_through_clear(canvas: Canvas) -> Canvas:
 
 
 def _of_reference_variables(canvas: Canvas) -> UnitMask:
-    """Returns the Identity nodes that read a reference variable, and the Enters behind these. An
-    Enter that reads the variable itself is not among them, as in TensorFlow.
+    """Returns the Identity nodes that read a reference variable, and the Enters behind.
+
+    An Enter that reads the variable itself is not among them, as in TensorFlow.
     """
     view = canvas.view
     edges = view.edges

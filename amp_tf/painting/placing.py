@@ -81,8 +81,9 @@ def leave_picked_values(canvas: Canvas) -> Canvas:
 
 
 def _picked_alone(canvas: Canvas) -> dict[Tensor, list[Unit]]:
-    """Returns the float32 tensors that converted nodes read only to pick rows, with the units that
-    read them.
+    """Returns the float32 tensors that converted nodes read only to pick rows.
+
+    Each is given with the units that read it.
     """
     view = canvas.view
     edges = view.edges
@@ -99,8 +100,9 @@ def _picked_alone(canvas: Canvas) -> dict[Tensor, list[Unit]]:
 
 
 def _is_larger(canvas: Canvas, tensor: Tensor, nodes: Sequence[Node]) -> bool:
-    """Returns whether a tensor is larger than all parts that some nodes pick; if a size is unknown,
-    whether it is a variable.
+    """Returns whether a tensor is larger than all parts that some nodes pick.
+
+    If a size is unknown, a variable counts as larger.
     """
     view = canvas.view
     shapes = canvas.subject.shapes or NO_SHAPES

@@ -72,8 +72,9 @@ def keep_in_range(canvas: Canvas) -> Canvas:
 
 
 def _constants_beyond_range(canvas: Canvas) -> tuple[NodeMask, NodeMask]:
-    """Returns the constants that the 16-bit type cannot hold, and those of them that also make a
-    product infinite or zero; 0.9999999 does not.
+    """Returns the constants that the 16-bit type cannot hold.
+
+    Also returns those of them that make a product infinite or zero; 0.9999999 does not.
     """
     precision = canvas.target.precision
     # In a large table of weights some values are always too small, and are lost without harm.
@@ -110,8 +111,9 @@ def _by_constants(values: ValueGraph) -> NodeMask:
 
 
 def _by_reciprocals(values: ValueGraph) -> NodeMask:
-    """Returns the multiplications by a reciprocal, or by a product with the reciprocal of a batch's
-    total.
+    """Returns the multiplications by a reciprocal.
+
+    The factor may also be a product with the reciprocal of a batch's total.
     """
     products = values.of_ops(("Mul",))
     reciprocals = values.of_ops(table.RECIPROCALS)

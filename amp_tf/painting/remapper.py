@@ -139,8 +139,9 @@ def _gelus_of_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, No
 
 
 def _has_gelu_kernel(attributes: Mapping[str, Any]) -> bool:
-    """Returns whether TensorFlow has a kernel for a product with a Gelu: at most a bias is fused
-    into it, and its first matrix is not transposed.
+    """Returns whether TensorFlow has a kernel for a product with a Gelu.
+
+    At most a bias is fused into the product, and its first matrix is not transposed.
     """
     fused = attributes.get("fused_ops")
     transposed = attributes.get("transpose_a")
@@ -162,8 +163,9 @@ class Gelu(NamedTuple):
 
 
 def find_gelus(view: GraphView) -> Iterator[Gelu]:
-    """The Gelus of biased values, unless another node, such as a gradient, reads the biased value
-    or one within.
+    """Yields the Gelus of biased values.
+
+    There is none if another node, such as a gradient, reads the biased value or one within.
     """
     if not view.nodes_with(fusions.GELU_CORES):
         return
@@ -176,8 +178,10 @@ def find_gelus(view: GraphView) -> Iterator[Gelu]:
 
 
 def _gelu_behind(view: GraphView, biased: Node, parts: Mask, constants: Mask) -> Gelu | None:
-    """Finds the Gelu of a biased value. A set of nodes grows by readers that read only the set and
-    constants, until its terms are those of a Gelu.
+    """Finds the Gelu of a biased value.
+
+    A set of nodes grows by readers that read only the set and constants, until its terms are those
+    of a Gelu.
     """
     found = [biased]
     terms: list[str] = []
@@ -200,8 +204,9 @@ def _gelu_behind(view: GraphView, biased: Node, parts: Mask, constants: Mask) ->
 
 
 def _term(constant: object) -> str:
-    """Renders a number as the patterns of Gelus write it, or a question mark for a tensor of
-    several.
+    """Renders a number as the patterns of Gelus write it.
+
+    A tensor of several numbers is a question mark.
     """
     values = floats(constant)
     return f"{values[0]:.3g}" if len(values) == 1 else "?"

@@ -107,8 +107,9 @@ def _unseen(canvas: Canvas, of_lists: NodeMask) -> UnitMask:
 def _pairs(
     canvas: Canvas, cluster: Mapping[Node, Unit], handle: Mapping[Node, Unit]
 ) -> Iterator[tuple[Unit, Unit]]:
-    """Yields, for each writer upstream of a reader, the unit of the writer's elements and that of
-    the reader's.
+    """Yields the writers upstream of each reader, as pairs of units.
+
+    The units are those of the writer's elements and of the reader's.
     """
     view = canvas.view
     writers = view.mask_with(table.TENSOR_LIST_WRITERS)
@@ -176,8 +177,9 @@ def handles_lists(signature: Signature) -> bool:
 
 
 def list_units(view: GraphView, node: Node) -> tuple[Unit | None, Unit | None]:
-    """Returns the units of a TensorList node for the float32 type of the list's elements, and for
-    the list's handle.
+    """Returns two units of a TensorList node.
+
+    One is for the float32 type of the list's elements, the other for the list's handle.
     """
     element: Unit | None = None
     handle: Unit | None = None

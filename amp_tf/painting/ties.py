@@ -30,8 +30,9 @@ FARTHEST = 64
 
 
 def loop_units(canvas: Canvas) -> Iterator[Sequence[Unit]]:
-    """Yields sets of units that must have one type: a NextIteration or an Enter, and the Merges
-    that read it.
+    """Yields sets of units that must have one type.
+
+    A set has a NextIteration or an Enter, and the Merges that read it.
     """
     yield from _recurrent_units(canvas)
     view = canvas.view
@@ -41,8 +42,9 @@ def loop_units(canvas: Canvas) -> Iterator[Sequence[Unit]]:
 
 
 def _recurrent_units(canvas: Canvas) -> Iterator[list[Unit]]:
-    """Yields for each NextIteration the units that must have one type: its own, and those of the
-    Merges that read it.
+    """Yields for each NextIteration the units that must have one type.
+
+    They are its own, and those of the Merges that read it.
     """
     view = canvas.view
     for node in view.nodes_with(("NextIteration",)):
@@ -85,8 +87,9 @@ def match_recurrent_edges(canvas: Canvas) -> Canvas:
 
 
 def _matched(canvas: Canvas, links: Iterable[Sequence[Unit]]) -> Canvas:
-    """Gives linked units one type: 16 bit if all Merges are 16 bit and no other unit is locked,
-    else float32.
+    """Gives linked units one type.
+
+    It is 16 bit if all Merges are 16 bit and no other unit is locked, else float32.
     """
     merges = canvas.view.mask_with(table.LOOP_MERGES)
     node_of = canvas.view.unit_nodes
@@ -160,8 +163,9 @@ def match_maxima(canvas: Canvas) -> Canvas:
 
 
 def _rounded_unlike(canvas: Canvas, node: Node) -> list[Unit]:
-    """Returns the units to leave in float32 where a value is compared with one chosen from it, and
-    only one of the two is rounded.
+    """Returns the units to leave in float32 where a value is compared with a choice.
+
+    The value is compared with one chosen from it, and only one of the two is rounded.
     """
     view = canvas.view
     is_xla = canvas.target.is_xla
@@ -187,8 +191,10 @@ def _rounded_unlike(canvas: Canvas, node: Node) -> list[Unit]:
 
 
 def _chosen(canvas: Canvas, unit: Unit) -> tuple[set[Unit], dict[Unit, bool]]:
-    """Searches backwards for the units whose values a unit was chosen from. Returns them, and the
-    converted units on the way, each with whether it rounds: it does if it reads float32.
+    """Searches backwards for the units whose values a unit was chosen from.
+
+    Returns them, and the converted units on the way, each with whether it rounds: it does if it
+    reads float32.
     """
     view = canvas.view
     origins: set[Unit] = set()

@@ -59,8 +59,9 @@ def operations_of(view: GraphView, node: Node, shapes: Shapes) -> float | None:
 def count_operations(
     op: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None], equation: str = ""
 ) -> float | None:
-    """Counts a product's floating-point operations, a multiplication and its addition as two;
-    ``None`` for unknown shapes.
+    """Counts a product's floating-point operations.
+
+    A multiplication and its addition are two. The count is ``None`` for unknown shapes.
     """
     if op in CONVOLUTIONS:
         kernel, values = (_at(place, inputs, outputs) for place in CONVOLUTIONS[op])
@@ -117,8 +118,9 @@ def _count_einsum(equation: str, inputs: Sequence[Shape | None]) -> float | None
 
 
 def _count_batched(first: Shape | None, second: Shape | None, result: Shape) -> float | None:
-    """Counts a batched product of matrices: each element of the result is a sum over the inner
-    dimension.
+    """Counts a batched product of matrices.
+
+    Each element of the result is a sum over the inner dimension.
 
     Either matrix gives the inner dimension: its other one is known from the result. Matrices may
     have fewer leading dimensions than the result, as the weight of a Dense layer has.
@@ -197,8 +199,10 @@ def find_loops(view: GraphView, links: Adjacency) -> tuple[list[Path], list[Path
 
 
 def _trip_count(view: GraphView, links: Adjacency, condition: Node) -> float:
-    """Estimates how often a loop iterates: the least bound of its counters. A bound is the greatest
-    constant that it is computed from.
+    """Estimates how often a loop iterates.
+
+    The estimate is the least bound of its counters. A bound is the greatest constant that it is
+    computed from.
     """
 
     def upstream(node: Node, through: Container[str]) -> list[Node]:

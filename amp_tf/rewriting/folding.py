@@ -335,8 +335,9 @@ class _FoldSearch:
         self.biases[top] = (scaled, 0)
 
     def _fold_bias(self, product: Node) -> None:
-        """Turns the sum behind a scaled convolution into its bias, or adds it to the bias that is
-        there.
+        """Turns the sum behind a scaled convolution into its bias.
+
+        If a bias is there, the sum is added to it.
         """
         scale = self._scales[product]
         top = self._tops[product]
@@ -425,8 +426,7 @@ def _is_known(shape: Shape | None, rank: int) -> TypeGuard[Shape]:
 
 
 def _is_channel_vector(shape: Shape | None, result: Shape | None, rank: int = 0) -> bool:
-    """Tells whether a tensor of this shape has one value for each channel of a convolution's
-    result.
+    """Tells whether a tensor of this shape has one value for each output channel.
 
     The channels are last.
 
