@@ -147,9 +147,13 @@ class Tuned:
         work = ""
         if self.chosen.share is not None:
             work = f", {self.chosen.share:.1%} of matmul and convolution work in 16 bit"
-        end = f"; {self.proof}):" if count else ")."
-        told = f"{name} {_number(self.chosen.value)}{work} ({self.runs} runs{end}"
-        lines.append(f"{stays} in float32: {told}")
+        runs = f"{self.runs} runs"
+        stop = "."
+        if count:  # the patterns follow
+            runs += f"; {self.proof}"
+            stop = ":"
+        value = _number(self.chosen.value)
+        lines.append(f"{stays} in float32: {name} {value}{work} ({runs}){stop}")
         lines += [f"  {pattern}" for pattern in self.patterns]
         lines += ["What was tried:", f"  {'16 bit':>7} {name:>12} {'step':>10}  in float32"]
         lines += [trade.line(max(12, len(name))) for trade in self.trades]
