@@ -112,7 +112,7 @@ def _compare() -> str:
             raise TimeoutError(f"{_name(other)} publishes none within {minutes}")
         differences = _differences(json.loads(found[other]), mine)
         if differences:
-            # Until all have read it, because a coordinator's end cuts them off.
+            # Waits until all have read: if the coordinator ends, the others are cut off.
             _read(others, f"{suffix}/read", _PRESENCE_SECONDS)
             both = "; ".join(differences)
             return f"{_name(other)} and this one differ in amp_tf's settings: {both}"
