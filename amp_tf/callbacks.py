@@ -99,8 +99,9 @@ class LossScaleMonitor:
         self.look()
 
     def look(self, optimizer: Any = None) -> Status | None:
-        """Reads the state, logs it, and raises if training is stuck. Custom loops call this every
-        few steps.
+        """Reads the state, logs it, and raises if training is stuck.
+
+        Custom loops call this every few steps.
 
         Args:
             optimizer: the wrapper; the model's optimizer, if left out.
@@ -161,8 +162,9 @@ class LossScaleMonitor:
 
 
 def has_loss_scale(model: Any) -> bool:
-    """Tells whether a model's optimizer is one of amp_tf's wrappers; other optimizers may also have
-    a ``status``.
+    """Tells whether a model's optimizer is one of amp_tf's wrappers.
+
+    Other optimizers may also have a ``status``.
     """
     return _scaler_of(getattr(model, "optimizer", None)) is not None
 

@@ -66,7 +66,9 @@ _OF_THE_BUILD = (
 
 @dataclasses.dataclass(frozen=True)
 class AmpConfig:
-    """The settings of a rewrite: the precision, the op lists, and the nodes that stay or must go.
+    """Holds the settings of a rewrite.
+
+    They are the precision, the op lists, and the nodes to keep and to force.
 
     Attributes:
         precision: ``"auto"``, ``"float16"`` (``"fp16"``) or ``"bfloat16"`` (``"bf16"``), or a dtype

@@ -51,7 +51,7 @@ class AmpError(Exception):
 
 
 class ConfigError(AmpError, ValueError):
-    """A setting, from Python or from the environment, has a value that means nothing."""
+    """A setting, from Python or from the environment, has an invalid value."""
 
 
 class OpListError(ConfigError):

@@ -38,7 +38,7 @@ def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
     """
     with open_regular(path, limit) as file:
         content = file.read(limit + 1)
-    if len(content) > limit:  # it grew meanwhile, or does not tell its size, as the files of /proc
+    if len(content) > limit:  # it grew meanwhile, or tells no size, as in /proc
         raise _too_large(len(content), limit)
     return content
 

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from amp_tf.cli.models import hardware_for, load_signature, read_config, read_inputs
+from amp_tf.cli.options import hardware_for, load_signature, read_config, read_inputs
 from amp_tf.cli.programs import run_program
 from amp_tf.cli.run import NOT_FOUND, NOT_STARTED, bootstrapped
 from amp_tf.config import DISABLE_VAR
@@ -24,11 +24,14 @@ from amp_tf.tools.comparing.steps import check_settings
 from amp_tf.tools.comparing.training import NOT_COMPARED, CompareRequest
 from amp_tf.tools.starting import FOLDER, PYTHON, TENSORFLOW, TOOL
 
-_BY_SIGNAL = 128  # as in a shell, and the signal's number
+_BY_SIGNAL = 128  # a shell adds the number of the signal
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the comparison; of a script that was not compared see :func:`compare_script`."""
+    """Prints the comparison.
+
+    Returns 0 if it is healthy, 1 if not, and 2 if nothing was compared.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages
     config = check_settings(read_config(args), args.steps)
     request = CompareRequest(Path(), config, args.steps)
@@ -78,8 +81,9 @@ def _write_patterns(found: Comparison, path: str) -> str:
 def compare_script(
     command: Sequence[str], request: CompareRequest, output: Path | None = None
 ) -> Comparison | int:
-    """Runs a command until the first training step in it is compared; ``output`` is the file where
-    its output goes, if elsewhere.
+    """Runs a command until the first training step in it is compared.
+
+    ``output`` is the file where its output goes, if elsewhere.
 
     If nothing was compared, it prints why to stderr and returns the exit status: 2, or as in a
     shell 126 or 127 where the command cannot be started, or 130 where it was interrupted.

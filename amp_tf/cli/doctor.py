@@ -2,9 +2,6 @@
 
 A conversion that ran counts more than a table. A TensorFlow for GPUs that sees none is a note, not
 a problem: plain ``tensorflow`` is built with CUDA on CPU servers too.
-
-And ``amp-tf calibrate``: measures what ops cost on this machine, so that ``auto`` decides by its
-own figures.
 """
 
 from __future__ import annotations
@@ -12,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import datetime
 import importlib.metadata
 import os
 import platform
@@ -20,7 +16,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import amp_tf
@@ -32,22 +27,33 @@ from amp_tf.config import (
     find_unknown_variables,
     is_disabled,
 )
-from amp_tf.errors import AmpError, ConfigError
+from amp_tf.errors import ConfigError
 from amp_tf.hooks.state import uses_tf32
 from amp_tf.hooks.summary import ON_GPU
-from amp_tf.oplists import hardware
 from amp_tf.oplists.hardware import DISTRIBUTIONS, Hardware, cpu_name
 from amp_tf.oplists.targets import resolve_target
-from amp_tf.reporting import files
-from amp_tf.tools.progress import during, on_stderr
 from amp_tf.tools.trials import Trial, run_trials
 
 _STDERR = 2  #: its file descriptor; where it is closed, ``sys.stderr`` is None
+SUPPORTED = ((2, 16), (2, 21))  #: the oldest and the newest TensorFlow, both included
+# The finder that amp_tf.pth adds, or what amp-tf run loads.
+_ASK_AUTOSTART = (
+    "import sys; print(any(type(finder).__name__ == 'AmpTfStart' for finder in sys.meta_path)"
+    " or 'amp_tf.hooks.imports' in sys.modules)"
+)
+_PROBE_SECONDS = 60
+_FAST_FROM = {"float16": (7, 0), "bfloat16": (8, 0)}  # the compute capability of GPUs
+MATH_MODE_VARS = (
+    "TF_SET_ONEDNN_FPMATH_MODE",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "DNNL_DEFAULT_FPMATH_MODE",
+)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the report; the status is 0 without problems, 1 with, 2 where TensorFlow cannot be
-    imported.
+    """Prints the report.
+
+    Returns 0 without problems, 1 with problems, and 2 if TensorFlow cannot be imported.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's startup messages
     if args.quiet:
@@ -68,10 +74,8 @@ def no_tensorflow(error: ImportError) -> str:
     """Returns the message where TensorFlow cannot be imported."""
     return (
         f"TensorFlow cannot be imported from {sys.executable}: {error}. If it is missing, install "
-        "it: "
-        "pip install 'tensorflow-cpu>=2.16,<2.22', or 'tensorflow[and-cuda]>=2.16,<2.22' for a "
-        "machine with an NVIDIA "
-        "GPU."
+        "it: pip install 'tensorflow-cpu>=2.16,<2.22', or 'tensorflow[and-cuda]>=2.16,<2.22' for a "
+        "machine with an NVIDIA GPU."
     )
 
 
@@ -106,27 +110,11 @@ def _pairs(values: dict[str, str]) -> list[str]:
     return [f"  {name:16}{value or 'not installed'}" for name, value in values.items()]
 
 
-SUPPORTED = ((2, 16), (2, 21))  #: the oldest and the newest TensorFlow, both included
-
-# The finder that amp_tf.pth adds, or what amp-tf run loads.
-_ASK_AUTOSTART = (
-    "import sys; print(any(type(finder).__name__ == 'AmpTfStart' for finder in sys.meta_path)"
-    " or 'amp_tf.hooks.imports' in sys.modules)"
-)
-_PROBE_SECONDS = 60
-_FAST_FROM = {"float16": (7, 0), "bfloat16": (8, 0)}  # the compute capability of GPUs
-MATH_MODE_VARS = (
-    "TF_SET_ONEDNN_FPMATH_MODE",
-    "ONEDNN_DEFAULT_FPMATH_MODE",
-    "DNNL_DEFAULT_FPMATH_MODE",
-)
-
-
 @dataclasses.dataclass(frozen=True)
 class Issue:
     """A problem, or a note, that the user should know of."""
 
-    is_problem: bool  #: whether amp_tf does not work as it should; else it is a note
+    is_problem: bool  #: whether it keeps amp_tf from working; else it is a note
     what: str  #: what was found
     fix: str  #: what to do
 
@@ -136,23 +124,20 @@ class MachineFacts:
     """The machine and its software, without any judgement."""
 
     environ: Mapping[str, str]  #: the environment
-    versions: dict[
-        str, str
-    ]  #: name to version of Python, amp_tf and the libraries; ``""`` where it is not installed
-    #: what TensorFlow can compute on: name, description, 16-bit types in hardware; of a GPU whether
-    #: float32 products are computed in TF32, ``None`` where it has none
+    #: name to version of Python, amp_tf and the libraries; ``""`` for one that is not installed
+    versions: dict[str, str]
+    #: the devices of TensorFlow: name, description, 16-bit types in hardware; for a GPU whether it
+    #: computes float32 products in TF32, ``None`` if it has none
     devices: list[dict[str, Any]]
     hardware: Hardware  #: the same for the rewrite
-    keras: dict[
-        str, str
-    ]  #: Keras' backend, dtype policy and, where it cannot be imported, the error
+    #: Keras' backend, its dtype policy, and the error if it cannot be imported
+    keras: dict[str, str]
     autostart: bool  #: whether a new Python with the variable set turns amp_tf on
     plugins: list[str]  #: other graph optimizer plugins
     trials: list[Trial]  #: what ran
     is_without_gpu: bool = False  #: whether this TensorFlow is built for NVIDIA GPUs and sees none
-    is_without_pth: bool = (
-        False  #: whether amp_tf was installed without what Python runs when it starts
-    )
+    #: whether amp_tf was installed without amp_tf.pth, which Python runs when it starts
+    is_without_pth: bool = False
 
     @property
     def ways(self) -> dict[str, str]:
@@ -176,8 +161,9 @@ class MachineFacts:
 
 
 def is_without_pth() -> bool:
-    """Looks whether amp_tf was installed with ``AMP_TF_WITHOUT_PTH=1``: pip's record of it has no
-    ``amp_tf.pth`` then.
+    """Looks whether amp_tf was installed with ``AMP_TF_WITHOUT_PTH=1``.
+
+    pip's record of it has no ``amp_tf.pth`` then.
     """
     try:
         installed = importlib.metadata.files("amp-tf") or []
@@ -433,38 +419,3 @@ def _issues_of_settings(environ: Mapping[str, str]) -> Iterator[Issue]:
     if Switches.from_env(others).any and not switches.any:
         what = f"{DISABLE_VAR} is set and wins over {ENABLE_VAR}"
         yield _note(what, f"Unset {DISABLE_VAR}")
-
-
-def run_calibrate(args: argparse.Namespace) -> int:
-    """Measures, writes and prints; Ctrl-C changes nothing."""
-    if not Hardware.detect_cpu().cpu_has_bf16:
-        what = (
-            "this CPU does not multiply bfloat16 in hardware, so that auto leaves everything in "
-            "float32 here"
-        )
-        raise AmpError(what, where=hardware.cpu_name(), fix="There is nothing to calibrate")
-    path = Path(args.output or hardware.cache_file())
-    with files.writing(path):  # before anything is measured
-        path.parent.mkdir(parents=True, exist_ok=True)
-    files.check_writable(path)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    import tensorflow as tf
-
-    from amp_tf.tools.calibrating import measure
-
-    with contextlib.suppress(RuntimeError):  # it has looked for devices before
-        tf.config.set_visible_devices([], "GPU")
-    progress = on_stderr("amp-tf calibrate")
-    source = f"measured on {hardware.identity()}, {datetime.date.today()}"
-
-    def tell(number: int, count: int, name: str) -> None:
-        progress(f"{100 * number // count:3} %  {name}")
-
-    with during(progress, "starting TensorFlow"):
-        table = measure(hardware.shipped_costs(), source, args.seconds, tell)
-    with files.writing(path):
-        files.write(path, table.to_json())
-    print(f"{path}: {source}")
-    if not args.output:
-        print("auto uses them from now on; without that file it uses the included table again.")
-    return 0

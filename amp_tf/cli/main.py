@@ -1,5 +1,6 @@
-"""The ``amp-tf`` command: the table of its subcommands and their options, and what their errors
-print.
+"""Runs the ``amp-tf`` command.
+
+This module has the table of its subcommands and their options, and prints their errors.
 
 A subcommand's module is imported when it runs, so that help costs no more than Python's own start.
 """
@@ -36,7 +37,7 @@ class Command:
     help: str  #: for people
     description: str
     add: Callable[[argparse.ArgumentParser], None]  #: adds its arguments and options to its parser
-    usage: str | None = None  #: where argparse's own is not as good
+    usage: str | None = None  #: replaces argparse's own
     error_status: int = 1  #: the exit status of an error
 
 
@@ -304,8 +305,7 @@ COMMANDS: Mapping[str, Command] = {
         "models.run_rewrite",
         "convert a SavedModel or a GraphDef on disk",
         "Converts a SavedModel or a GraphDef on disk, and says what was converted and what was "
-        "left in float32. The "
-        "result runs in a TensorFlow without amp_tf.",
+        "left in float32. The result runs in a TensorFlow without amp_tf.",
         _add_rewrite,
     ),
     "explain": Command(
@@ -316,24 +316,20 @@ COMMANDS: Mapping[str, Command] = {
         _add_explain,
     ),
     "report": Command(
-        "models.run_report",
+        "report.run",
         "write an HTML page of what was converted and what was not",
         "Shows what was converted, what was not, and why: in programs that ran with AMP_TF_REPORT "
-        "or TF_AUTO_MIXED_"
-        "PRECISION_GRAPH_REWRITE_LOG_PATH, side by side, or in a model or GraphDef, as it would "
-        "be converted.",
+        "or TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH, side by side, or in a model or "
+        "GraphDef, as it would be converted.",
         _add_report,
     ),
     "compare": Command(
         "compare.run",
         "say where a model goes wrong in 16 bit",
         "Runs a step in float32 and in 16 bit, and says where 16 bit goes wrong and which setting "
-        "fixes it. The step "
-        "is the training step of a script, which then exits, or a call of a saved model's "
-        "signature. Status 0: "
-        "healthy; 1: not healthy; 2: nothing was compared (a wrong option, model or file of "
-        "inputs, or a script that "
-        "runs nothing to compare).",
+        "fixes it. The step is the training step of a script, which then exits, or a call of a "
+        "saved model's signature. Status 0: healthy; 1: not healthy; 2: nothing was compared (a "
+        "wrong option, model or file of inputs, or a script that runs nothing to compare).",
         _add_compare,
         usage="amp-tf compare [options] -- python train.py [argument ...]\n"
         "       amp-tf compare [options] MODEL --inputs FILE",
@@ -343,10 +339,9 @@ COMMANDS: Mapping[str, Command] = {
         "tune.run",
         "find the smallest part of a model that has to stay in float32",
         "Runs the training several times, and writes to a file what has to stay in float32 so "
-        "that a metric is as good "
-        "as in float32; AMP_TF_KEEP_FLOAT32=@FILE reads it. If it was interrupted, run it again "
-        "to continue. Status 0: the file is written; 1: nothing was found that suffices; 2: an "
-        "option or the program is wrong.",
+        "that a metric is as good as in float32; AMP_TF_KEEP_FLOAT32=@FILE reads it. If it was "
+        "interrupted, run it again to continue. Status 0: the file is written; 1: nothing was "
+        "found that suffices; 2: an option or the program is wrong.",
         _add_tune,
         usage=(
             "amp-tf tune --metric NAME (--max-drop X | --max-rise X) [options] -- python train.py "
@@ -366,33 +361,37 @@ COMMANDS: Mapping[str, Command] = {
         error_status=2,
     ),
     "calibrate": Command(
-        "doctor.run_calibrate",
+        "calibrate.run",
         "measure how long ops take on this CPU",
         "Times matrix products, convolutions, other ops and casts on this CPU in float32 and "
-        "bfloat16, and keeps the "
-        "times in your cache folder. From then on AMP_TF_PRECISION=auto decides by them, for this "
-        "CPU, number of cores "
-        "and TensorFlow version; amp-tf doctor and reports say so. Run it on an idle machine.",
+        "bfloat16, and keeps the times in your cache folder. From then on AMP_TF_PRECISION=auto "
+        "decides by them, for this CPU, number of cores and TensorFlow version; amp-tf doctor and "
+        "reports say so. Run it on an idle machine.",
         _add_calibrate,
     ),
     "doctor": Command(
         "doctor.run",
         "check what amp_tf can convert on this machine, and what prevents it",
         "Checks this machine and this Python, converts and runs small graphs on each device in "
-        "each precision, and "
-        "says for each problem what to do. Status 0: no problems; 1: problems; 2: no TensorFlow.",
+        "each precision, and says for each problem what to do. Status 0: no problems; 1: "
+        "problems; 2: no TensorFlow.",
         _add_doctor,
     ),
 }
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command line; what follows ``amp-tf`` is by default that of this process.
+    """Runs the command line.
 
-    Returns the exit status: that of the subcommand; after an error, printed to stderr, its
-    ``error_status``; 2 for a wrong command line and without TensorFlow; as in a shell, 130 where
-    the user interrupted it and 141 where nobody reads its output any more. SIGTERM and SIGHUP raise
-    SystemExit with 143 and 129, so that temporary files go.
+    SIGTERM and SIGHUP raise SystemExit with 143 and 129, so that temporary files go.
+
+    Args:
+        arguments: the words after ``amp-tf``; by default those of this process.
+
+    Returns:
+        The exit status: the subcommand's own; its ``error_status`` after an error, which is printed
+        to stderr; 2 for a wrong command line or without TensorFlow; as in a shell, 130 if the user
+        interrupted it, and 141 if nobody reads its output any more.
     """
     with _ended_by_signals():
         return _main(arguments)
@@ -400,8 +399,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Has SIGTERM and SIGHUP raise SystemExit inside the block; what cleans up then is not ended by
-    another one.
+    """Makes SIGTERM and SIGHUP raise SystemExit inside the block.
+
+    Later ones are ignored, so that nothing cuts off the cleaning up.
     """
     before: dict[int, Any] = {}
 
@@ -422,8 +422,9 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _main(arguments: list[str] | None) -> int:
-    name, error_status = "amp-tf", 1
-    try:  # from the first import on, which a user may interrupt as well
+    name = "amp-tf"
+    error_status = 1
+    try:  # around the imports, too: a user may interrupt them
         args, unknown = parser().parse_known_args(arguments)
         if unknown:
             args.refuse(f"unrecognized arguments: {' '.join(unknown)}")
@@ -443,9 +444,8 @@ def _main(arguments: list[str] | None) -> int:
         print(f"{name}: {no_tensorflow(error)}", file=sys.stderr)
         return 2
     except (AmpError, OSError) as error:
-        if isinstance(
-            error, OSError
-        ):  # output that could not be written Python would try again as it ends
+        # Python would try to write the rest of the output again as it ends.
+        if isinstance(error, OSError):
             with contextlib.suppress(AttributeError, OSError):  # stdout is closed, or not a file
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
@@ -471,7 +471,7 @@ def parser() -> argparse.ArgumentParser:
             help=command.help,
             description=command.description,
             usage=command.usage,
-            allow_abbrev=False,  # or what is no option may be taken for the beginning of another
+            allow_abbrev=False,  # else a misspelt option may be taken for the beginning of another
         )
         command.add(added)
         added.set_defaults(refuse=added.error)  # argparse's own error shows the usage of amp-tf

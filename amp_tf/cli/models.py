@@ -1,24 +1,20 @@
-"""Runs ``amp-tf rewrite``, ``explain`` and ``report``, on models, graphs and reports on disk."""
+"""Runs ``amp-tf rewrite`` and ``explain``, on models and graphs on disk."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import os.path
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import amp_tf
 from amp_tf.cli.main import DEFAULT_SIGNATURE
+from amp_tf.cli.options import batch_of, hardware_for, load_signature, read_config, read_inputs
 from amp_tf.config import WEIGHTS, AmpConfig
-from amp_tf.errors import AmpError, FileError, GraphError, printable
-from amp_tf.files import open_regular
+from amp_tf.errors import AmpError, GraphError
 from amp_tf.graph.names import closest, describe_unmatched, missing_node
 from amp_tf.hooks.switch import disable
 from amp_tf.offline import reading
@@ -29,26 +25,21 @@ from amp_tf.offline.saved_model import (
     read_graphs,
     rewrite_saved_model,
 )
-from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
+from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
-from amp_tf.reporting import files
-from amp_tf.reporting.figures import GraphReport, percent
+from amp_tf.reporting.figures import GraphReport
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
 from amp_tf.tools.progress import during, on_stderr
-from amp_tf.values import read_batch, read_patterns
-
-_GRAPHS = (".pb", ".pbtxt")
 
 
 def run_rewrite(args: argparse.Namespace) -> int:
     """Converts and prints what was done, op by op."""
     config = read_config(args)
-    batch = _read_batch(args)
+    batch = batch_of(args)
     is_model = os.path.isdir(args.source) or reading.is_keras_file(args.source)
     _check_options(args, is_model)
-    # The file is looked at before anything is written, and the copy may come in the place of the
-    # original.
+    # The original answers first: the copy may be written in its place.
     expected = {}
     if args.check:
         expected = _answer(args, args.source)
@@ -111,18 +102,12 @@ def _tell_result(args: argparse.Namespace, report: RewriteReport) -> None:
         print(f"{args.result} is written.", file=sys.stderr)
 
 
-def _read_batch(args: argparse.Namespace) -> Any:
-    """Reads the batch sizes of ``--batch``; returns ``None`` where it is not given."""
-    if args.batch is None:
-        return None
-    return read_batch(args.batch, "--batch")
-
-
 def _convert_model(
     args: argparse.Namespace, config: AmpConfig, batch: Any
 ) -> tuple[RewriteReport, Sequence[str]]:
-    """Writes the copy of a model, unless nothing is to be written; returns its report, and no
-    names.
+    """Converts a model, and writes the copy unless ``--dry-run`` is given.
+
+    Returns the report, and no names of nodes.
     """
     hardware = hardware_for(config)
     if args.dry_run:
@@ -136,8 +121,9 @@ def _convert_model(
 def _convert_graph(
     args: argparse.Namespace, config: AmpConfig, batch: Any
 ) -> tuple[RewriteReport, Sequence[str]]:
-    """Writes a new graph, unless nothing is to be written; returns its report, and the 16-bit nodes
-    that none reads.
+    """Converts a graph file, and writes the result unless ``--dry-run`` is given.
+
+    Returns the report, and the names of 16-bit nodes that no node reads.
     """
     graph = reading.read_graph_file(args.source)
     _check_preserved(args.preserve, graph)
@@ -211,8 +197,9 @@ def _errors(args: argparse.Namespace, expected: Mapping[str, Any]) -> Iterator[s
 
 
 def _check_preserved(names: Iterable[str], graph: Any) -> None:
-    """Checks that the graph itself has each node of ``--preserve``: no other one would be
-    preserved.
+    """Checks that the graph itself has each node of ``--preserve``.
+
+    No other node would be preserved.
     """
     present = [node.name for node in graph.node]
     inside = _names(graph)
@@ -225,9 +212,7 @@ def _check_preserved(names: Iterable[str], graph: Any) -> None:
 
 
 def _tell_target(report: RewriteReport) -> None:
-    """Prints to stderr which options would convert, if nothing is because no device here is
-    converted for.
-    """
+    """Prints to stderr the options that would convert something, if this machine has no target."""
     if report.why_nothing is not None and report.why_nothing.rule is Rule.NO_TARGET:
         what = (
             "--precision float16 --target gpu is what a GPU would run; --precision bfloat16 "
@@ -267,7 +252,7 @@ def run_explain(args: argparse.Namespace) -> int:
         hardware=hardware,
         library=graph.library,
         where=args.graph,
-        batch=_read_batch(args),
+        batch=batch_of(args),
         beyond_range=found.beyond_range,
     )
     print(explanation)
@@ -314,7 +299,7 @@ def _print_all(
             config,
             preserve=(*args.preserve, *each.preserve),
             hardware=hardware,
-            batch=_read_batch(args),
+            batch=batch_of(args),
             beyond_range=each.beyond_range,
         )
         reports += result.report.graphs
@@ -332,141 +317,3 @@ def _names(graph: Any) -> list[str]:
     """Returns the names of the nodes of a graph and of its functions."""
     bodies = (graph.node, *(function.node_def for function in graph.library.function))
     return [node.name for body in bodies for node in body]
-
-
-def run_report(args: argparse.Namespace) -> int:
-    """Writes the files that were asked for, and prints a line for each report."""
-    documents = [document for source in args.sources for document in _documents(source, args)]
-    try:
-        lines = [_line_of(document) for document in documents]
-        for path in filter(None, (args.html, args.json)):
-            with files.writing(path):
-                files.save(documents, path, as_page=path == args.html)
-    except AmpError:
-        raise
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        what = f"a report is broken ({type(error).__name__}: {error})"
-        fix = "Name a file as AMP_TF_REPORT or amp_tf.report().save(…) wrote it"
-        raise FileError(what, where=" ".join(args.sources), fix=fix) from error
-    if not (args.html or args.json):
-        found: Any = documents
-        if len(documents) == 1:
-            found = documents[0]
-        lines = [json.dumps(found)]
-    print(*map(printable, lines), sep="\n")
-    return 0
-
-
-def _line_of(document: Mapping[str, Any]) -> str:
-    """Returns the line that is printed for a report."""
-    share = (document["figures"] or {}).get("products_share_f16")
-    counts = f"{document['converted']:,} of {document['total']:,} nodes converted"
-    if share is not None:
-        counts = f"{percent(share)} of matmul and convolution work in 16 bit, {counts}"
-    return f"{files.title(document)}: {counts}"
-
-
-def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Returns the reports in a file or folder; of a model, a graph, or the graphs of a log folder
-    as they were, a new one.
-    """
-    if not os.path.exists(source):
-        fix = "Name a report, or a folder of them, a model, a graph or a log folder"
-        raise FileError("there is no such file or folder", where=source, fix=fix)
-    is_model = reading.is_keras_file(source) or reading.is_saved_model(source)
-    graphs = [source]
-    if os.path.isdir(source) and not is_model:
-        written = sorted(Path(source).glob("amp_tf_*.json"))
-        if written:
-            return [document for path in written for document in files.read(path)]
-        graphs = sorted(map(str, Path(source).glob("graphdef_preop_*.pb")))
-        if not graphs:
-            what = "holds no report, model or log files of amp_tf"
-            fix = (
-                "Name a folder that AMP_TF_REPORT or LOG_PATH wrote to, or that holds a SavedModel"
-            )
-            raise FileError(what, where=source, fix=fix)
-    elif not is_model and not source.endswith(_GRAPHS):
-        return files.read(source)
-    config = read_config(args)
-    hardware = hardware_for(config)
-    config = dataclasses.replace(config, report_path=args.html or args.json or "-")
-    found: list[GraphReport] = []
-    if is_model:
-        found += rewrite_saved_model(source, config, hardware=hardware)[1].graphs
-    else:
-        for path in graphs:
-            graph = reading.read_graph_file(path)
-            found += rewrite(graph, config, hardware=hardware).report.graphs
-    facts = {"process": {"program": source, "amp_tf": amp_tf.__version__}}
-    return [RewriteReport(tuple(found), facts=facts).to_dict()]
-
-
-def read_config(args: argparse.Namespace) -> AmpConfig:
-    """Returns the environment's settings, changed by the options: patterns are added, other
-    settings replaced.
-    """
-    replaced = {}
-    for field in ("precision", "target"):
-        value = getattr(args, field, None)
-        if value is not None:
-            replaced[field] = value
-    config = AmpConfig.from_env(without=list(replaced))
-    patterns = list(config.keep_float32)
-    for text in args.keep_float32:
-        patterns += read_patterns(text, "keep_float32")
-    return dataclasses.replace(config, keep_float32=tuple(patterns), **replaced)
-
-
-def hardware_for(config: AmpConfig) -> Hardware:
-    """Returns the devices to rewrite for: any current GPU for ``--target gpu``, else this machine's
-    CPU.
-    """
-    if config.target == "gpu":
-        return Hardware((MIN_COMPUTE_CAPABILITY,))
-    return Hardware.detect_cpu()
-
-
-def load_signature(source: str, name: str) -> tuple[Any, Any]:
-    """Loads a model from disk; returns it, whose life is that of the variables, and one of its
-    signatures.
-
-    Raises:
-        FileError: there is no model, or a damaged one.
-        GraphError: it has no such signature.
-    """
-    with reading.saved_model_of(source) as folder:
-        reading.read_saved_model(folder)  # which says what is wrong with it
-        import tensorflow as tf
-
-        model = tf.saved_model.load(str(folder))
-    if name not in model.signatures:
-        fix = "Save the model with signatures, as model.export does"
-        if model.signatures:
-            fix = f"Choose with --signature: {', '.join(model.signatures)}"
-        raise GraphError(f"the model has no signature {name!r}", where=source, fix=fix)
-    return model, model.signatures[name]
-
-
-def read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
-    """Reads the arrays of a ``.npz`` file, one for each argument of a signature.
-
-    Raises:
-        AmpError: the file has other arrays, or is damaged.
-    """
-    fix = f"Write it with numpy.savez('inputs.npz', {', '.join(f'{name}=…' for name in wanted)})"
-    if Path(path).is_file():
-        files.check_unpacked(path)
-    try:
-        with open_regular(path) as opened, np.load(opened, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("it holds one array, without a name")
-            arrays = {name: file[name] for name in file.files}
-    except Exception as error:  # empty, cut off, damaged, or of a size that it has not
-        why = getattr(error, "strerror", None) or error
-        raise AmpError(f"cannot be read ({why})", where=path, fix=fix) from None
-    if sorted(arrays) != sorted(wanted):
-        given = ", ".join(sorted(arrays)) or "none"
-        what = f"expected the arrays {', '.join(sorted(wanted))}, got {given}"
-        raise AmpError(what, where=path, fix=fix)
-    return arrays

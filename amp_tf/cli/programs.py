@@ -21,8 +21,9 @@ _LAST_WORDS = 200  # characters of the output of a run that failed
 
 
 def environment_of_run(config: AmpConfig, *, is_on: bool) -> dict[str, str]:
-    """Returns the environment for a command that runs with amp_tf on by a configuration, or off,
-    whatever the program itself turns on.
+    """Returns the environment for a command with amp_tf on by a configuration, or off.
+
+    The environment decides, whatever the program itself turns on.
     """
     ours = (DISABLE_VAR, *SWITCH_VARS[:2])
     others = {name: text for name, text in os.environ.items() if name not in ours}

@@ -1,5 +1,6 @@
-"""Runs programs with amp_tf on: any command (``amp-tf run``), or a script in this process (``python
--m amp_tf``).
+"""Runs programs with amp_tf on.
+
+``amp-tf run`` runs any command, ``python -m amp_tf`` a script in this process.
 
 ``amp-tf run`` is for environments whose .pth files are not read (``pip install -t``), and for
 launchers with workers. The command replaces this process, with the switch set and a folder in front
@@ -22,14 +23,15 @@ from amp_tf.cli.main import COMMANDS, main
 from amp_tf.config import ENABLE_VAR, Switches
 from amp_tf.errors import ConfigError
 
-NOT_STARTED = 126  #: the status of a shell where a command cannot be started
-NOT_FOUND = 127  #: and where there is none
+NOT_STARTED = 126  #: a shell's status for a command that cannot be started
+NOT_FOUND = 127  #: and for one that does not exist
 _BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replaces this process by the command; the status is a shell's where it cannot be run, 2
-    without one.
+    """Replaces this process by the command.
+
+    Returns a shell's status if it cannot be started, and 2 if there is none.
     """
     command = args.command
     if command[:1] == ["--"]:

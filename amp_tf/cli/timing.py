@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from amp_tf.cli.models import read_config
+from amp_tf.cli.options import read_config
 from amp_tf.cli.programs import environment_of_run, how_it_ended, run_program
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from amp_tf.cli.compare import compare_script
-from amp_tf.cli.models import hardware_for, read_config
+from amp_tf.cli.options import hardware_for, read_config
 from amp_tf.cli.programs import environment_of_run, how_it_ended, run_program
 from amp_tf.config import AmpConfig, variable_of
 from amp_tf.errors import AmpError, ConfigError

@@ -1,3 +1,4 @@
-"""The cost model of CPUs: it leaves in float32 what is not faster in 16 bit. ``auto`` alone imports
-it.
+"""Leaves in float32 what is not faster in 16 bit on a CPU: the cost model.
+
+``auto`` alone imports it.
 """

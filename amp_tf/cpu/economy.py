@@ -1,20 +1,20 @@
-"""The cost model: the times of nodes on a CPU, and which of them are not faster there in 16 bit.
+"""The cost model: the times of nodes on a CPU, and the nodes that are not faster there in 16 bit.
 
-An op is faster in one of the types, and a cast is paid wherever the types of neighbours differ; the
-cheapest choice for all of them at once is a minimum cut (:class:`amp_tf.graph.algorithms.Network`).
-Nodes in a loop count as often as the loop is expected to iterate, so that a cast of a value that
-does not change there stands before it. Nodes that TensorFlow computes in one kernel have one type:
-a bias gradient and the filter gradient that reads the same tensor, a bias, a residual sum and an
-activation and the product before them. A set of connected 16-bit nodes without a product stays in
-float32: what is left to win there is not worth the rounding.
+Each op is faster in one of the types, and an edge between types costs a cast. The cheapest choice
+for all nodes together is a minimum cut (:class:`amp_tf.graph.algorithms.Network`). Nodes in a loop
+count as often as the loop is expected to iterate, so the cast of a loop-invariant value stands
+before the loop. Nodes that TensorFlow computes in one kernel have one type: a bias gradient and the
+filter gradient that reads the same tensor; a product and the bias, residual sum and activation
+behind it. A set of connected 16-bit nodes without a product stays in float32, because its gain is
+not worth the rounding.
 
-All this needs static shapes. A tensor of unknown shape is taken to be as large as the median of
-those that are known, and a product of one is 16 bit.
+All this needs static shapes. A tensor of unknown shape counts as large as the median of the known
+ones, and a product of unknown shape is 16 bit.
 
-Small batches gain less than large ones, because casts of weights cost the same. So where a graph is
-to serve batches of several sizes, it is weighed at the largest and at the smallest in turns, each
-time without what was taken off before, until neither takes off more. The rest is faster in 16
-bit at both, and between them, where costs grow with the batch.
+Small batches gain less than large ones, because casts of weights cost the same. So a graph for
+several batch sizes is weighed at the smallest and at the largest in turns, until neither leaves
+more nodes in float32. The rest is faster in 16 bit at both sizes, and at those between, because
+costs grow with the batch.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ _AS_IT_IS: Mapping[int, Shapes] = MappingProxyType({})
 _UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
 _DEFAULT_ELEMENTS = 65_536
 _UNMATCHED = "a pooling and its gradient are slow in two types, and one of them stays in float32"
-#: ns that a byte at the peak is worth where memory is weighed: for a value of two bytes less, more
-#: than any op loses.
+#: The ns that a byte at the peak is worth if memory is weighed. Two bytes saved are worth more than
+#: any op loses on an element.
 _NS_PER_BYTE = 16.0
 _BYTES_SAVED = 2  #: by an element in 16 bit
-_SMALL = 8  #: times fewer elements: what reading them takes does not count
-#: of the peak: where less is live in float32, the peak never comes to be once all is halved
+_SMALL = 8  #: an input with so many times fewer elements takes no time to read
+#: a time at which less than half the peak is live in float32 is no peak once all tensors are halved
 _HALF = 2
 
 
@@ -81,7 +81,8 @@ class Prices:
 
     Attributes:
         runs: how many times each node is taken to run.
-        swishes: the nodes that TensorFlow's remapper will compute as one, if both have one type.
+        swishes: the pairs of nodes that TensorFlow's remapper will compute as one, if both have one
+            type.
     """
 
     def __init__(self, view: GraphView, shapes: Shapes, table: CostTable) -> None:
@@ -90,7 +91,7 @@ class Prices:
         self._table = table
         self._view = view
         self._shapes = shapes
-        # The second of two nodes that are computed as one does the work of both.
+        # The second node of a swish has the time of both.
         self._op_of: dict[Node, str] = {}
         for gate, product in self.swishes:
             self._op_of[gate] = FREE_OP
@@ -118,7 +119,7 @@ class Prices:
         return self._table.of_product(op, computed, elements, variant, results)
 
     def variant(self, node: Node) -> str:
-        """Returns the variant of a product, by which the table of costs has its row."""
+        """Returns the suffix of a product's row in the table of costs."""
         op = self._view.ops[node]
         proto = self._view.protos[node]
         kernel = filter_shape(self._view, node, self._shapes)
@@ -145,7 +146,7 @@ class Prices:
         return self.product_of(node, operations, elements)
 
     def _find_row(self, node: Node) -> tuple[str, str]:
-        """Returns the op and the variant by which the table of costs has a node, no product."""
+        """Returns the op and the suffix of the row of a node that is no product."""
         op = self._op_of.get(node, self._view.ops[node])
         if op not in BROADCASTING:
             return op, ""
@@ -160,13 +161,13 @@ class Prices:
 
 
 class _Port(NamedTuple):
-    """An output port that may need a cast to float32, or one to 16 bit.
+    """An output port that may need a cast to float32 or to 16 bit.
 
     Attributes:
         source: the unit of the port.
         readers: the units that read it.
         elements: the number of elements of its tensor.
-        casts: the times of these casts, for all runs together.
+        casts: the times of a cast to float32 and of one to 16 bit, for all runs together.
     """
 
     source: Unit
@@ -176,11 +177,11 @@ class _Port(NamedTuple):
 
 
 def drop_unprofitable(canvas: Canvas, at_batch: Mapping[int, Shapes] = _AS_IT_IS) -> Canvas:
-    """Takes allow paint off units that are cheaper in float32, as
-    :func:`amp_tf.painting.paint.weigh` says.
+    """Takes allow paint off units that are cheaper in float32
+    (:func:`amp_tf.painting.paint.weigh`).
 
     Args:
-        at_batch: the shapes for each batch size that is weighed; with none, the graph's own count.
+        at_batch: the shapes for each batch size that is weighed; empty for the graph's own shapes.
     """
     ties: list[Sequence[Unit]] = [*canvas.clusters, *loop_units(canvas)]
     asked = canvas.subject.resolution.asked
@@ -209,7 +210,8 @@ def drop_unprofitable(canvas: Canvas, at_batch: Mapping[int, Shapes] = _AS_IT_IS
 def _leave_unasked(canvas: Canvas, asked: frozenset[str], ties: Iterable[Sequence[Unit]]) -> Canvas:
     """Leaves all but forced nodes and ops that the user asks for in float32.
 
-    No op is faster in 16 bit on this CPU. Units that must agree with what is kept are kept, too.
+    It is for CPUs on which no op is faster in 16 bit. Units tied to the ones that stay 16 bit stay,
+    too.
     """
     painted = indices(canvas.allow)
     wanted = canvas.units_with(asked)
@@ -252,7 +254,7 @@ def _drop_at(canvas: Canvas, ties: Iterable[Sequence[Unit]], shapes: Shapes, bat
 def _kernel_pairs(canvas: Canvas) -> list[list[Unit]]:
     """Returns the units of gradients of maxima and of their forward ops.
 
-    Their 16-bit kernels are fast only together.
+    Their 16-bit kernels are fast only if both are 16 bit.
     """
     view = canvas.view
     pairs = []
@@ -267,7 +269,7 @@ def _kernel_pairs(canvas: Canvas) -> list[list[Unit]]:
 def _match_pair(canvas: Canvas, pair: Sequence[Unit]) -> Canvas:
     """Leaves both units of a pair in float32 where one of them is.
 
-    Mixed they take fifty times as long.
+    A pair of two types takes fifty times as long.
     """
     painted = [unit for unit in pair if canvas.allow[unit] and not canvas.is_forced(unit)]
     if len(painted) == 1 and not canvas.allow[pair].all():
@@ -279,14 +281,14 @@ class Weighing:
     """The figures by which a painted graph is weighed.
 
     Attributes:
-        canvas: the graph with the paint that the weighing begins with.
-        ports: the float32 ports that touch paint.
-        sizes: for each painted unit, the size of the largest tensor that it writes or reads as a
+        canvas: the painted graph before the weighing.
+        ports: the float32 ports that a painted unit writes or reads.
+        sizes: for each painted unit, the elements of the largest tensor that it writes or reads
             whole.
         products: the painted products, each with its painted units. A product has one precision:
             the types of a fused one, T and TArgs, must change together or it aborts the process.
-        ties: units that must agree, by each other.
-        relief: what painted units save in memory, in ns: those whose results are live where at
+        ties: the sets of units that must have one type.
+        relief: the memory that painted units save, in ns: those whose results are live when at
             least half the peak is.
     """
 
@@ -324,7 +326,10 @@ class Weighing:
                 yield units
 
     def times(self, unit: Unit) -> Pair:
-        """Returns the times of all runs of a unit's node; (inf, 0) where shapes are unknown."""
+        """Returns the times of all runs of a unit's node.
+
+        They are (inf, 0) for products of unknown shape.
+        """
         node = self.canvas.view.unit_nodes[unit]
         runs = self.prices.runs.of_nodes[node]
         if self.canvas.on_allow[unit]:
@@ -335,9 +340,9 @@ class Weighing:
         return runs * in_float32, runs * in_f16
 
     def saved(self, unit: Unit) -> float:
-        """Returns the time that a unit saves in 16 bit, in ns; a forced unit saves most.
+        """Returns the time that a unit saves in 16 bit, in ns; infinity for a forced unit.
 
-        The time of a product is saved by its first unit.
+        A product with several units saves its time at the first one.
         """
         if self.canvas.is_forced(unit):
             return math.inf
@@ -349,12 +354,12 @@ class Weighing:
         return in_float32 - in_f16 + relief
 
     def balances(self, groups: Sequence[Sequence[Unit]], allow: UnitMask) -> list[Balance]:
-        """Returns for each group what it takes in 16 bit and in float32.
+        """Returns the times of each group in 16 bit and in float32, with casts at its border.
 
-        Groups that read one cast share it.
+        Groups that read the same cast share its time.
 
         Args:
-            allow: the paint of the rest of the graph; groups are without paint.
+            allow: the paint of the rest of the graph, without the groups.
         """
         in_float32 = [0.0] * len(groups)
         in_f16 = [0.0] * len(groups)
@@ -370,6 +375,7 @@ class Weighing:
         for port in self.ports:
             up, down = port.casts
             home = group_of.get(port.source)
+            # The casts of a group's result for readers outside it.
             if home is not None:
                 others = [unit for unit in port.readers if group_of.get(unit) != home]
                 is_narrow = allow[others]
@@ -378,6 +384,7 @@ class Weighing:
                 if is_narrow.any():
                     in_float32[home] += down
                 continue
+            # The cast of a tensor for the groups that read it.
             served = {group_of[reader] for reader in port.readers if reader in group_of}
             for number in served:
                 if allow[port.source]:
@@ -388,7 +395,10 @@ class Weighing:
 
 
 def _find_followers(canvas: Canvas, shapes: Shapes) -> list[tuple[Unit, Unit]]:
-    """Returns the first units of converted nodes that are computed with a product, with its own."""
+    """Returns the first unit of each converted node that is computed with a product.
+
+    Each has the first unit of the product beside it.
+    """
     view = canvas.view
     is_f16 = canvas.nodes_of(canvas.allow)
     followers = []
@@ -399,7 +409,7 @@ def _find_followers(canvas: Canvas, shapes: Shapes) -> list[tuple[Unit, Unit]]:
 
 
 def _find_ports(canvas: Canvas, shapes: Shapes, prices: Prices) -> list[_Port]:
-    """Returns the float32 ports that touch paint."""
+    """Returns the float32 ports that a painted unit writes or reads."""
     view = canvas.view
     allow = canvas.allow
     is_touched = allow[view.edges.src_unit] | allow[view.edges.dst_unit]
@@ -449,7 +459,7 @@ def _find_sizes(canvas: Canvas, ports: Iterable[_Port]) -> dict[Unit, float]:
 
 
 def _memory_relief(canvas: Canvas, shapes: Shapes) -> dict[Unit, float]:
-    """Returns what painted units whose results are live near the peak save in memory, in ns."""
+    """Returns the memory, in ns, that painted units save whose results are live near the peak."""
     view = canvas.view
     lifetimes = Lifetimes.of(view, shapes)
     live = lifetimes.bytes_over_time(view.dtypes)
@@ -466,7 +476,10 @@ def _memory_relief(canvas: Canvas, shapes: Shapes) -> dict[Unit, float]:
 
 
 def find_cheaper_in_float32(weighing: Weighing, allow: UnitMask) -> list[list[Unit]]:
-    """Returns the sets of painted units that are cheaper in float32, all choices taken together."""
+    """Returns the painted units that are float32 in the cheapest choice, in sets.
+
+    The choice is made for all units together.
+    """
     network = Network()
     vertex_of: dict[Unit, int] = {}
     for tied in weighing.ties:  # units that must agree are one vertex
@@ -477,7 +490,7 @@ def find_cheaper_in_float32(weighing: Weighing, allow: UnitMask) -> list[list[Un
     for unit in weighing.sizes:
         if unit not in vertex_of:
             vertex_of[unit] = network.add_vertex()
-    # A cut pays what units on the wrong side of it lose.
+    # The cut pays for each unit on its slower side.
     for unit, vertex in vertex_of.items():
         saved = weighing.saved(unit)
         capacity = UNBOUNDED
@@ -487,7 +500,7 @@ def find_cheaper_in_float32(weighing: Weighing, allow: UnitMask) -> list[list[Un
             network.add_edge(SOURCE, vertex, capacity)
         else:
             network.add_edge(vertex, SINK, capacity)
-    # It pays a cast where it parts a source from a reader.
+    # It pays a cast where it parts a port from a reader.
     ports = [(port.source, *port.readers) for port in weighing.ports]
     for port, units in zip(weighing.ports, ports, strict=True):
         vertices = []
@@ -503,7 +516,7 @@ def find_cheaper_in_float32(weighing: Weighing, allow: UnitMask) -> list[list[Un
 
 
 def _add_cast(network: Network, vertices: Sequence[int], side: int, capacity: int) -> None:
-    """Charges one cast if any reader is on a side and the source is not; readers share it.
+    """Adds edges that charge one cast if any reader is on a side and the source is not.
 
     Args:
         vertices: the vertex of the source, and those of the readers.
@@ -511,14 +524,14 @@ def _add_cast(network: Network, vertices: Sequence[int], side: int, capacity: in
         capacity: the time of the cast.
     """
     source, *readers = vertices
-    if side in readers:  # the source pays, whatever the other readers are
+    if side in readers:  # a reader of fixed type is on that side already
         readers = [side]
     shared = readers[0]
     if len(readers) > 1:
         shared = network.add_vertex()
     links = [(source, shared, capacity)]
     for reader in readers:
-        links.append((shared, reader, UNBOUNDED))  # none where both are one
+        links.append((shared, reader, UNBOUNDED))  # no edge if both are one
     for tail, head, limit in links:
         if side == SINK:
             network.add_edge(tail, head, limit)

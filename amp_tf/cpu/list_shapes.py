@@ -1,7 +1,7 @@
 """Infers the shapes of the tensors that loops keep in TensorLists, for the cost model.
 
-TensorFlow knows no shape for an element of a list in a loop. All that are pushed to one list mostly
-have the same, and from there shapes follow through the ops that a recurrent layer's gradient has.
+TensorFlow knows no shape for an element of a list in a loop. All elements of a list mostly have the
+same shape, and other shapes follow from it through the ops of a recurrent layer's gradient.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Search:
     """Follows shapes from node to node.
 
     Attributes:
-        found: the shapes of the results of nodes of which not all were known.
+        found: the shapes of the results of nodes with an unknown shape so far.
     """
 
     def __init__(self, view: GraphView, shapes: Shapes) -> None:
@@ -47,7 +47,7 @@ class _Search:
         self._shapes = shapes
 
     def find_element(self, reader: Node) -> bool:
-        """Finds the shape that a node reads from a list; tells whether it is new and known."""
+        """Finds the shape that a node reads from a list, and returns whether that is news."""
         port = table.TENSOR_LIST_ELEMENTS[self.view.ops[reader]]
         if not _is_open(self.shape(reader, port)):
             return False

@@ -1,6 +1,5 @@
-"""Graphs: op templates, the view as arrays of integers, the reader and the editor,
-verification.
+"""Reads, views, edits and verifies graphs.
 
-The reader and the editor are the only code that touches a proto; everything between them works on
-indices.
+The view holds a graph as arrays of integers, made by the templates of its ops. Only the reader and
+the editor touch protos; all code between them works on indices.
 """

@@ -26,10 +26,11 @@ def flood(
 
     Args:
         seeds: where the search begins; they are not among the results.
-        is_open: for each place, whether it may be entered; an entered place is closed.
-        ways: adjacencies in compressed rows: where the neighbours of each place start, and all
+        is_open: for each place, whether it may be entered. The search closes the places that it
+            enters.
+        ways: adjacencies in compressed rows: the start of each place's neighbours, and all
             neighbours.
-        cause: gets for each entered place the one from which it was entered.
+        cause: receives for each entered place the one from which it was entered.
     """
     places = list(seeds)
     seed_count = len(places)
@@ -54,7 +55,7 @@ def in_order(
         sources, readers: the edges between them, as parallel arrays.
 
     Returns:
-        The nodes, each after all that it reads; where each node's readers start, and all readers.
+        The nodes, each after its sources; the start of each node's readers, and all readers.
 
     Source of the method: Kahn, Topological sorting of large networks (1962).
     """
@@ -70,7 +71,7 @@ def in_order(
 
 
 def is_sorted(nodes: Mask, sources: Indices, readers: Indices) -> Mask:
-    """Returns the nodes that are on no cycle and behind none; arguments as of :func:`in_order`."""
+    """Returns the nodes that are neither on a cycle nor behind one. Arguments: :func:`in_order`."""
     found = np.zeros(len(nodes), np.bool_)
     found[in_order(nodes, sources, readers)[0]] = True
     return found
@@ -81,7 +82,7 @@ def heaviest_ends(
 ) -> npt.NDArray[np.int64]:
     """Returns for each node the weight of the heaviest path that ends there.
 
-    A path weighs what its nodes weigh together; other arguments as of :func:`in_order`.
+    The weight of a path is the sum of its nodes' weights. Other arguments: :func:`in_order`.
     """
     own = weights.tolist()
     total = list(own)
@@ -97,7 +98,7 @@ def strongly_connected(nodes: Mask, links: Adjacency) -> Iterator[list[Node]]:
     """Finds the strongly connected components of more than one node.
 
     Source of the method: Kosaraju's two searches, forwards and then backwards in the order in which
-    the first ends.
+    the first one finishes nodes.
     """
     is_open = bytearray(nodes)
     ended = []
@@ -127,7 +128,7 @@ def strongly_connected(nodes: Mask, links: Adjacency) -> Iterator[list[Node]]:
 def connected(units: Iterable[int], links: Iterable[Iterable[int]]) -> list[list[int]]:
     """Returns the connected sets of units (union–find).
 
-    Units that one link names are in one set; other numbers that a link names do not count.
+    All units of a link are in one set. A link may name other numbers, which do not count.
     """
     root_of = {unit: unit for unit in units}
 
@@ -180,7 +181,10 @@ class Network:
         self._capacity += [capacity, 0]
 
     def source_side(self) -> list[bool]:
-        """Tells for each vertex whether it is on the source's side of the smallest minimum cut."""
+        """Tells for each vertex whether it is on the source's side of the minimum cut.
+
+        It is the smallest such side if there are several.
+        """
         while True:
             level = self._levels()
             if level[SINK] < 0:
@@ -190,7 +194,7 @@ class Network:
     def _levels(self) -> list[int]:
         """Returns the distance of each vertex from the source.
 
-        It is -1 for a vertex that the search does not reach before it ends at the sink.
+        It is -1 for a vertex that the search does not reach before the sink.
         """
         level = [-1] * len(self._edges_of)
         level[SOURCE] = 0
@@ -224,7 +228,7 @@ class Network:
                     capacity[edge ^ 1] += flow
                 first_full = next(place for place, edge in enumerate(path) if not capacity[edge])
                 del path[first_full:]
-            elif not ways[vertex]:
+            elif not ways[vertex]:  # a dead end: the edge to it leaves the ways of its tail
                 ways[heads[path.pop() ^ 1]].pop()
             elif capacity[ways[vertex][-1]]:
                 path.append(ways[vertex][-1])

@@ -15,8 +15,8 @@ from amp_tf.graph.templates import Signature, Templates
 
 ARG_OP = "_Arg"
 CONST_OP = "Const"
-#: Holds the name of an argument that callers give. An argument that a trace captured has none, or
-#: a number, or, if it is a variable, :data:`CAPTURED`.
+#: The attribute with the name of an argument that callers give. An argument that a trace captured
+#: has none or a number; if it is a variable, it has :data:`CAPTURED`.
 USER_NAME = "_user_specified_name"
 CAPTURED = b"resource"
 #: Marks a product that a rewrite left to its float32 kernel, and holds the 16-bit type to which its

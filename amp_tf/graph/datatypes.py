@@ -1,5 +1,7 @@
-"""Names for numbers: TensorFlow's data types (``DataType`` of types.proto), and the indices of a
-graph in memory.
+"""Gives names to numbers.
+
+Some are TensorFlow's data types (``DataType`` of types.proto), others the indices of a graph in
+memory.
 """
 
 from __future__ import annotations

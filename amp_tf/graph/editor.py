@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def apply_to_graph(graph: Any, names: Sequence[str], edits: Edits) -> Any:
-    """Returns a new GraphDef with the edits made; its library and versions are the graph's."""
+    """Returns a new GraphDef with the edits made, and the graph's library and versions."""
     edited = type(graph)()
     edited.CopyFrom(graph)
     changes = _Changes(edits, names)
@@ -48,7 +48,7 @@ def apply_to_function(
     results = edited.signature.output_arg
     first_result = len(edited.signature.input_arg)
     first_node = first_result + len(results)
-    # Readers of a node whose outputs get other names are rewired to what they read.
+    # Readers of a node whose outputs get other names are rewired to the same tensors.
     renaming = []
     given_anew = {reop.node for reop in edits.reops if reop.inputs is not None}
     for node, before in enumerate(view.signatures):
@@ -73,9 +73,9 @@ def apply_to_function(
 
 
 class EditedNodes(Sequence[Any]):
-    """The nodes of a graph or function as edits leave them, to be looked at only.
+    """The nodes of a graph or function after some edits, to read only.
 
-    Each access makes an edited node again. Nodes of a function name tensors as those of a graph do.
+    Each access makes an edited node anew. Nodes of a function name tensors as a graph's nodes do.
     """
 
     def __init__(self, original: Sequence[Any], names: Sequence[str], edits: Edits) -> None:
@@ -104,10 +104,10 @@ _Edit: TypeAlias = Reop | SlotType | Rewire | Wait
 
 
 class _Changes:
-    """Edits, by the node that they change.
+    """The edits of a graph, grouped by the node that they change.
 
-    Signatures, once the edits are made, are given for a function: its nodes name tensors by output
-    arguments.
+    A function needs the signatures after the edits, because its nodes name tensors by output
+    argument.
     """
 
     def __init__(
@@ -134,12 +134,12 @@ class _Changes:
         starts = _CAST_OUTPUTS if is_cast else self._signatures[node].output_starts
         if not starts:
             return name  # an argument
-        # The last output that begins so early: those without ports begin where the next one does.
+        # The last output that begins there: an output without ports begins where the next one does.
         output = [output for output, start in starts.items() if start <= port][-1]
         return f"{name}:{output}:{port - starts[output]}"
 
     def old_nodes(self) -> list[Node]:
-        """Returns the nodes that were there and change, in order."""
+        """Returns the old nodes that change, in order."""
         return sorted(node for node in self._edits if node < self._first_new)
 
     def new_nodes(self) -> range:

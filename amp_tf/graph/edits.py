@@ -1,8 +1,8 @@
 """Edits: the changes of a graph, as data. Nothing is changed until the editor applies them.
 
-Edits compose: those of a graph, and then those of the graph that it would be (:meth:`Edits.then`).
-New nodes are numbered from the first graph's ``node_count`` on, so a number means the same node in
-all of them.
+Edits compose: :meth:`Edits.then` joins the edits of a graph and those of the edited graph. New
+nodes are numbered from the first graph's ``node_count`` on, so a number means the same node in all
+of them.
 
     a = MatMul(x, w)        c = Add(a, b)
     Rewire(c, 0, 3, 0) with new = (NewNode.cast("d", (a, 0), …),)  makes  d = Cast(a), c = Add(d, b)
@@ -51,8 +51,8 @@ class Retype(NamedTuple):
 class Reop(NamedTuple):
     """Gives a node another op, other attributes, and perhaps other data inputs.
 
-    An attribute that is ``None`` is taken away; attributes that are not named stay. All inputs stay
-    where ``inputs`` is ``None``.
+    An attribute that is ``None`` is removed; attributes that are not named stay. All inputs stay if
+    ``inputs`` is ``None``.
     """
 
     node: Node
@@ -103,7 +103,7 @@ class Edits:
     They are made in the order of the attributes, so a Rewire changes the inputs that a Reop gives.
 
     Attributes:
-        reops, retypes, rewires, waits: the changes; of two edits of one thing the later counts.
+        reops, retypes, rewires, waits: the changes; the later of two edits of one thing counts.
         new: the new nodes, in the order of their numbers.
     """
 
@@ -117,7 +117,7 @@ class Edits:
         return any(getattr(self, field.name) for field in dataclasses.fields(self))
 
     def then(self, later: Edits) -> Edits:
-        """Returns these edits together with those of the graph that they make."""
+        """Returns these edits joined with later ones, of the graph that these make."""
         if not self:
             return later
         given_anew = {reop.node for reop in later.reops if reop.inputs is not None}

@@ -1,8 +1,8 @@
 """Shapes of a graph for batches of a given size, as TensorFlow infers them once the size is known.
 
-A graph that is to take any batch has -1 for its size, and behind a Reshape to rows nothing tells
-the batch from the sequence. So the graph is imported with the size filled in, and TensorFlow
-computes what follows from it.
+A graph for any batch size has -1 in its place, and a Reshape to rows multiplies the batch with the
+length of the sequence. So the graph is imported with the size filled in, and TensorFlow infers the
+other shapes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BatchShapes:
             if not any(map(_is_open, _given_shapes(nodes))):
                 return {}
             return {size: KnownShapes(self._infer(nodes, size)) for size in self.sizes}
-        except Exception:  # an op that is not registered here, or whatever else an import raises
+        except Exception:  # an op that is not registered here, or another error of the import
             return {}
 
     @functools.cached_property
@@ -120,7 +120,7 @@ def _input_shapes(function: Any) -> list[Any] | None:
 
 
 def _given_shapes(graph: Any) -> Iterator[Any]:
-    """Yields the shapes, as TensorShapeProtos, of what is given to a graph."""
+    """Yields the shapes of a graph's inputs, as TensorShapeProtos."""
     for node in graph.node:
         if node.op not in GIVEN:
             continue

@@ -1,11 +1,11 @@
 """Names of nodes: the Keras layer that a node belongs to, patterns, and names for new nodes.
 
-A node carries the name scopes in which it was made, and these only nearly say which layer that was:
-Keras 3 opens a scope twice for each call, so ``encoder/block_1`` is ``net_1/encoder_1/block_1_1``
-in ``fit``, and the scope ``dense_1`` may be that of the layer ``dense``. So scopes are recorded
-while a program's graphs are traced (:mod:`amp_tf.hooks.layer_paths`), each with the layer that
-opened it. The graphs of files have no record, and there a number at the end of a scope may be
-TensorFlow's or the layer's.
+A node's name holds the name scopes in which it was made. They do not quite tell the layer: Keras 3
+opens a scope twice for each call, so ``encoder/block_1`` is ``net_1/encoder_1/block_1_1`` in
+``fit``, and the scope ``dense_1`` may be that of the layer ``dense``. So scopes are recorded while
+a program's graphs are traced (:mod:`amp_tf.hooks.layer_paths`), each with the layer that opened it.
+The graphs of files have no record, and there a number at the end of a scope may be TensorFlow's or
+the layer's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from amp_tf.oplists.fusions import FUSED_BEHIND
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.values import LAYER, NODE, is_layer_pattern, layer_components, node_name
 
-# Names of scopes that TensorFlow adds; layers may have those of the last three groups, too.
+# Names of scopes that TensorFlow adds. Layers may have names of the last three groups, too.
 _KINDS = re.compile(
     r"(?P<added>((Stateful|Stateless)?PartitionedCall|gradient_tape)?(_\d+)?|__inference_.*|Func"
     r"|(Constant|Arithmetic|Layout)(Folding|Optimizer))"
@@ -31,12 +31,12 @@ _KINDS = re.compile(
     r"|(?P<op>(while|cond)(_grad)?(_\d+)?)"
     r"|(?P<gradients>gradients(_\d+)?)"
 )
-_NUMBER = re.compile(r"_\d+")  # of a body that replaced a loop or a branch: while/body/_12
+_NUMBER = re.compile(r"_\d+")  # of the body of a lowered loop or branch: while/body/_12
 _CALLS = re.compile(r"((Stateful|Stateless)?PartitionedCall(_\d+)?/)+")
 _OF_GRADIENT = "_grad"  # TF1 has MatMul_grad/MatMul for what eager tapes call MatMul/MatMul
 # The limit of recorded scopes: a program that makes models without end must not fill the memory.
 _MOST = 50_000
-_CLOSE = 0.5  # how similar a name must be to be suggested, as of difflib
+_CLOSE = 0.5  # the least similarity of a suggested name, by difflib
 _SHOWN = 3  # suggested names
 _DEPTH = 2  # a model and a layer of it
 _MOST_UNMATCHED = 10  # patterns in one line
@@ -58,8 +58,8 @@ class KerasLayer:
     """A layer that opened a name scope.
 
     Attributes:
-        path: Keras' ``layer.path``, which begins below a functional model; in tf_keras, which has
-            none, the names with slashes between them.
+        path: Keras' ``layer.path``, which begins below a functional model; tf_keras has none, so
+            there it is the names joined by slashes.
         names: the names of the layers around it, the outermost first, and its own.
     """
 
@@ -69,11 +69,11 @@ class KerasLayer:
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """The place in the program where a node was made, as its scopes tell it.
+    """The place in the program where a node was made, according to its scopes.
 
     Attributes:
-        parts: the scopes that TensorFlow did not add, outermost first.
-        named: those, and scopes that a loop, a branch or a layer may have opened.
+        parts: the scopes that TensorFlow did not add, the outermost first.
+        named: ``parts``, and scopes that may belong to a loop, a branch or a layer.
         layers: the recorded layers of the innermost scope that a layer opened; several where layers
             of different graphs share it.
     """
@@ -92,7 +92,7 @@ class Scopes:
 
     def __init__(self) -> None:
         self._layers: dict[str, tuple[KerasLayer, ...]] = {}
-        self._places: dict[str, _Place] = {}  # answers by scope, until the record grows
+        self._places: dict[str, _Place] = {}  # the answers by scope, dropped when the record grows
 
     def record(self, scope: str, layer: KerasLayer) -> None:
         """Notes that a layer opened a scope.
@@ -132,12 +132,12 @@ class Scopes:
         return self._places[scope]
 
     def _read(self, scopes: Sequence[str]) -> _Place:
-        """Tells the scopes that TensorFlow added from those of layers.
+        """Separates the scopes that TensorFlow added from those of layers.
 
-        A recorded scope may begin anywhere, because a loop's body repeats the scopes around the
-        loop. A scope named like a loop, a branch or a gradient is a layer's only if the record
-        has it from where a graph's names begin: at the front, or behind a scope that TensorFlow
-        added.
+        A recorded scope may begin at any part, because a loop's body repeats the scopes around the
+        loop. A scope named like a loop, a branch or a gradient is a layer's only if the record has
+        it from the beginning of a graph's names: the first part, or one behind a scope that
+        TensorFlow added.
         """
         parts = []
         named = []
@@ -162,7 +162,7 @@ class Scopes:
     def _opening(self, scopes: Sequence[str], starts: Iterable[int]) -> tuple[KerasLayer, ...]:
         """Returns the recorded layers that opened the last of some scopes.
 
-        The record may have its name from any of the starts on; the first one that it has counts.
+        The recorded name may begin at any of the starts; the first one in the record counts.
         """
         for start in starts:
             layers = self._layers.get("/".join(scopes[start:]))
@@ -183,8 +183,8 @@ def _kind(scope: str) -> str:
 def _is_added(kind: str, scopes: Sequence[str], is_first: bool) -> bool:
     """Tells whether TensorFlow added the first of some scopes, which no known layer opened.
 
-    A branch's body has a number behind it. Gradients come where a graph's names begin, or the
-    names of forward nodes follow, each with ``_grad``.
+    A branch's body has a number behind its name. A scope of gradients is the first of a graph's
+    names, or is followed by names of forward nodes that end with ``_grad``.
     """
     if kind == "branch":
         return _is_numbered(scopes)
@@ -202,14 +202,17 @@ recorded = Scopes()  #: of this process
 
 
 def scopes(name: str) -> list[str]:
-    """Returns the name scopes around a node but for those that TensorFlow adds, outermost first."""
+    """Returns the name scopes around a node, the outermost first.
+
+    The scopes that TensorFlow itself adds are left out.
+    """
     return list(recorded.place(name).parts)
 
 
 def scope_of(name: str) -> str:
     """Returns the scopes around a forward node, such as ``"functional_1/dense_1"``.
 
-    It is the node's name where it has none.
+    A node without scopes gives its own name.
     """
     return "/".join(scopes(name)) or name.rpartition("/")[2]
 
@@ -305,7 +308,7 @@ def _layer_matcher(pattern: str) -> Matcher:
 
 
 def _holds(names: Sequence[str], tests: Sequence[Callable[[str], object]]) -> bool:
-    """Tells whether names, one directly inside the other, pass the tests in a row."""
+    """Tells whether consecutive names pass the tests, one each."""
     for start in range(len(names) - len(tests) + 1):
         if all(test(name) for test, name in zip(tests, names[start:], strict=False)):
             return True
@@ -336,7 +339,7 @@ def describe_unmatched(patterns: Iterable[str], names: Iterable[str]) -> str:
 
 
 def _paths_of_scopes(names: Iterable[str]) -> list[str]:
-    """Returns the scopes around nodes, and those around them, as paths that layers may have."""
+    """Returns all scopes around nodes as paths that layers may have."""
     paths: list[str] = []
     for scope in dict.fromkeys(name.rpartition("/")[0] for name in names):
         parts = scopes(f"{scope}/")
@@ -347,7 +350,7 @@ def _paths_of_scopes(names: Iterable[str]) -> list[str]:
 def closest_layers(path: str, paths: Iterable[str]) -> list[str]:
     """Returns up to three paths that find a layer and are spelled like a given one.
 
-    They are whole paths, or as many names of them in a row as the given path has. The closest comes
+    A path is whole, or has as many consecutive names of one as the given path. The closest comes
     first.
     """
     length = path.count("/") + 1
@@ -398,7 +401,8 @@ def missing_node(wanted: str, names: Sequence[str], where: str) -> GraphError:
 def closest(wanted: str, names: Sequence[str]) -> list[str]:
     """Returns up to three names that are spelled like a wanted one.
 
-    Names of a layer or node called so come first: Keras puts the model's name before the layer's.
+    Names with the wanted one between slashes come first: Keras puts a model's name before its
+    layers'.
     """
     is_inside = re.compile(rf"/{re.escape(wanted)}(_\d+)?(/|$)").search
     inside = sorted(filter(is_inside, names), key=len)
@@ -407,7 +411,7 @@ def closest(wanted: str, names: Sequence[str]) -> list[str]:
 
 
 def find_followers(graph: Any) -> Mapping[str, tuple[str, ...]]:
-    """Finds the nodes that may be fused with a product, each a single reader of the one before.
+    """Finds the nodes that may be fused with a product, each the only reader of the one before.
 
     Returns for each product, and for each of these nodes, the nodes behind it, in order.
 
@@ -439,10 +443,10 @@ def find_followers(graph: Any) -> Mapping[str, tuple[str, ...]]:
 
 
 def pattern_for(node: str, followers: Mapping[str, tuple[str, ...]]) -> str:
-    """Returns a pattern for a node under all names that it may run under.
+    """Returns a pattern for a node that holds under every name it may get.
 
-    A node without a scope, which nothing is fused with, is named as it is. Others get a regular
-    expression, which finds them whatever they are inlined into.
+    A node without scopes and followers is given by its name. Others get a regular expression, which
+    finds them whatever they are inlined into.
     """
     # In a file that is converted the node stands in its function, without the calls' scopes.
     scope = _scope(without_calls(node)) or _scope(node)

@@ -2,9 +2,9 @@
 
 TensorFlow's own protocol buffers hold the graph. Each node is asked once for its name, device and
 inputs. Nodes of one *kind* have the same op and the same attributes. Attributes whose names begin
-with an underscore are TensorFlow's own marks (a place, shapes) and do not count, unless they give
-a type, a number or a list of types: a function of the library may define such. Signatures and types
-are read once a kind: 132 times for an LSTM's 1,573 nodes.
+with an underscore are TensorFlow's own marks (a place, shapes) and do not count, unless they give a
+type, a number or a list of types, as attributes of a library function may. Signatures and types are
+read once for each kind: 132 times for an LSTM's 1,573 nodes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import numpy as np
 from amp_tf.errors import GraphError
 from amp_tf.graph.datatypes import Indices, Node
 
-#: Among the sources of inputs, a control input.
+#: The source of a control input.
 CONTROL = -1
-#: Among the sources of inputs, a text that names nothing.
+#: The source of an input whose text names nothing.
 UNKNOWN = -2
 NO_TENSOR = (UNKNOWN, 0)
 _TENSOR = re.compile(r"(.*):([0-9]{1,9})", re.DOTALL)  # no op has more ports
-# A node of so many bytes, a constant, is a kind of its own: comparing it would keep the bytes.
+# A node of so many bytes is a constant, and a kind of its own: comparing it would keep the bytes.
 _LARGE = 4096
 _PORT_BITS = 32
 _PORT_MASK = (1 << _PORT_BITS) - 1
@@ -42,7 +42,7 @@ class Inputs:
     Attributes:
         counts: how many inputs each node has.
         sources: the node that each input names, or :data:`CONTROL`, or :data:`UNKNOWN`.
-        ports: the output port that each input names; of a control input, the node.
+        ports: the output port that each input names; for a control input, the node.
     """
 
     counts: Indices
@@ -63,10 +63,10 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True)
 class NodeFacts:
-    """The nodes of a graph, but for their attributes.
+    """The nodes of a graph, without their attributes.
 
     Attributes:
-        names, devices: those of each node.
+        names, devices: the name and the device of each node.
         kinds: the number of each node's kind.
         firsts: the first node of each kind.
         inputs: the inputs of all nodes.
@@ -132,9 +132,9 @@ class _Tensors(dict[str, int]):
 
 
 def _kind_of(node: Any, number: Node) -> bytes | Node:
-    """Returns the op and its attributes, serialized, by which nodes of one kind are found.
+    """Returns the key of a node's kind: the op and its attributes, serialized.
 
-    It is the node's number where they are large.
+    If these are large, the key is the node's number.
     """
     kind = type(node)()
     kind.CopyFrom(node)
@@ -149,7 +149,7 @@ def _kind_of(node: Any, number: Node) -> bytes | Node:
 
 
 def _gives_ports(value: Any) -> bool:
-    """Tells whether a value may give types or ports: a type, a number, or a list of types."""
+    """Tells whether an attribute may give types or ports: a type, a number, or a list of types."""
     held = value.WhichOneof("value")
     if held == "list":
         return len(value.list.type) > 0

@@ -4,7 +4,7 @@ Broken graphs are refused here, with the node and port: unknown ops, duplicate n
 inputs, a wrong number of inputs, a data input after a control input, edges whose types disagree.
 
 In a graph, one node of each kind is read (:mod:`amp_tf.graph.protos`). In a function, every node is
-read: its body is small, and it names tensors in its own way.
+read, because its body is small and names tensors in another way.
 """
 
 from __future__ import annotations
@@ -95,14 +95,14 @@ def read_function(function: Any, templates: Templates) -> GraphView:
 def _ends_of(function: Any) -> Any:
     """Makes NodeDefs of a function's arguments and results.
 
-    A result reads its tensor, and is named after the function, because a node of the body may have
-    the result's own name.
+    A result is a node that reads the tensor. Its name has the function's in it, because a node of
+    the body may have the result's own name.
     """
     title = function.signature.name
     ends = new_graph().node
     for number, arg in enumerate(function.signature.input_arg):
         argument = ends.add(name=arg.name, op=ARG_OP)
-        if number in function.arg_attr:  # an index would add it
+        if number in function.arg_attr:  # indexing would add the key
             argument.attr.MergeFrom(function.arg_attr[number].attr)
         argument.attr["index"].CopyFrom(attribute(i=number))
     for arg in function.signature.output_arg:
@@ -114,7 +114,7 @@ def _ends_of(function: Any) -> Any:
 
 
 def _tensors_of(view: GraphView) -> dict[str, tuple[Node, Port]]:
-    """Returns the node and the port of each text that may name an input in a function.
+    """Returns, for each text that may name an input in a function, the node and the port.
 
     The texts are ``argument``, ``argument:0``, ``node:output argument``, ``node:output
     argument:number`` and ``^node``.

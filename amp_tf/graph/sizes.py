@@ -2,10 +2,10 @@
 
 Live ranges are an estimate. TensorFlow starts a node as soon as its inputs are there. So the *time*
 of a node is the number of nodes on the longest path to it, and a tensor is live from the time of
-its node to the time of its last reader. An op that moves no data gives what it reads. Variables,
-constants and arguments take no memory of their own. Tensors without a known shape, the memory that
-kernels take for themselves, and the elements of TensorLists are not counted. A loop counts as a
-single turn.
+its node to the time of its last reader. An op that moves no data shares the memory of its input.
+Variables, constants and arguments take no memory of their own. Tensors without a known shape, the
+memory that kernels take for themselves, and the elements of TensorLists are not counted. A loop
+counts as a single turn.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from amp_tf.oplists.table import (
     WITHOUT_WAITING,
 )
 
-#: Stands for an unknown first dimension, which is most often the batch.
+#: The size that stands for an unknown first dimension, which is mostly the batch.
 NOMINAL_BATCH = 64
 SHAPES_ATTR = "_output_shapes"
-#: A live range of so many times is long enough to be worth shortening.
+#: A live range of at least so many times is worth shortening.
 LONG = 8
 
 Shape = tuple[int, ...]
@@ -63,7 +63,7 @@ class KnownShapes:
     """Keeps the shapes of some nodes.
 
     Args:
-        shapes: by the node's name.
+        shapes: the shapes by the node's name.
         others: gives the shapes of all other nodes.
     """
 
@@ -134,15 +134,15 @@ class Lifetimes:
 
     Attributes:
         times: the time of each node.
-        order: the edges between nodes, control edges included, but for those that close a loop.
-        is_bound: the nodes that may not move, and that no other node may wait for: those of loops
-            and branches and all behind them, which may never run; all behind reference variables,
-            which change in place.
+        order: the edges between nodes, control edges included, without those that close a loop.
+        is_bound: the nodes that may not move, and that no other node may wait for. Nodes of loops
+            and branches may never run, nor may what is behind them. Reference variables change in
+            place, so nodes behind them are bound, too.
         owners: for each tensor that is passed on without a copy, the tensor that owns its memory.
         elements: the number of elements of each tensor that has memory.
         units: the unit of each tensor.
-        reads: for each owner, how it is read, directly or through ops that pass it on: the unit
-            of the tensor read, the reader, and the reader's unit.
+        reads: for each owner, its reads, directly or through ops that pass it on: the unit of the
+            tensor read, the reader, and the reader's unit.
     """
 
     times: npt.NDArray[np.int64]
@@ -201,7 +201,7 @@ class Lifetimes:
         """Returns how many bytes are live at each time.
 
         Args:
-            dtypes: the type of each unit, as the graph has it or will have it.
+            dtypes: the type of each unit, before or after the rewrite.
         """
         change = np.zeros(int(self.times.max(initial=0)) + 2)
         for tensor, count in self.elements.items():
@@ -212,7 +212,7 @@ class Lifetimes:
         return np.cumsum(change)
 
     def last_input(self, reader: Node, without: Container[Node] = ()) -> Node | None:
-        """Returns the node that a reader waits for longest, ``None`` where there is none.
+        """Returns the node that a reader waits for longest; ``None`` if there is none.
 
         Nodes that are bound, because they may not run, do not count.
 

@@ -1,8 +1,8 @@
-"""Op templates: which type attributes an op has, and which ports each of them types.
+"""Op templates: the type attributes of an op, and the ports that each of them types.
 
 The unit of every decision is a *slot* of a node: one type attribute, one entry of a list-of-types
 attribute, or one fixed type. A slot covers the input and output ports that it types, so a slot has
-one precision and an edge connects two slots. Fixed types are slots too: danger travels through them
+one precision and an edge connects two slots. Fixed types are slots, too: deny spreads through them
 although nothing can change them.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
 
-# Far above any real op: a mutated count must not make us build billions of ports.
+# Far above any real op. Otherwise a damaged graph could ask for billions of ports.
 _MAX_PORTS = 1 << 20
 _EXPORT_AGAIN = "Export the graph again; this one cannot run in TensorFlow either"
 
@@ -45,7 +45,10 @@ class Slot:
         return not self.attr
 
     def can_be(self, data_type: int) -> bool:
-        """Tells whether the op definition lets this slot have a type; it may lack a kernel."""
+        """Tells whether the op definition lets this slot have a type.
+
+        A kernel may still be missing.
+        """
         return not self.is_fixed and (self.allowed is None or data_type in self.allowed)
 
     def __str__(self) -> str:
@@ -194,13 +197,13 @@ def _keys_of_list(name: str, counts: dict[str, int]) -> list[_Key]:
 
 
 class Templates:
-    """Finds the template of an op by name: in a function library first, then among TensorFlow's
-    registered ops.
+    """Finds the template of an op by name.
+
+    It looks in a function library first, then among TensorFlow's registered ops.
 
     Args:
-        successors: ops that are looked at as another op, which has one type attribute more: op to
-            (successor, that attribute). The attribute counts as float32 where a node does not have
-            it.
+        successors: ops that are read as another op with one more type attribute: op to (successor,
+            that attribute). The attribute is float32 in nodes that do not have it.
     """
 
     def __init__(
@@ -232,7 +235,7 @@ class Templates:
         return op in self._functions
 
     def reaches(self, node: Any, ops: frozenset[str]) -> bool:
-        """Tells whether one of these ops may run in the functions that a node calls.
+        """Tells whether one of some ops may run in the functions that a node calls.
 
         An unknown function may run any op.
         """
@@ -244,7 +247,10 @@ class Templates:
         return not self._reaching[ops].isdisjoint(callees)
 
     def _functions_with(self, ops: frozenset[str]) -> frozenset[str]:
-        """Returns the names of the functions in which one of the ops may run, called or not."""
+        """Returns the names of the functions in which one of some ops may run.
+
+        It may run there directly or in a call.
+        """
         functions = self._functions
         found = set()
         callees: dict[str, set[str]] = {}

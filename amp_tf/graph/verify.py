@@ -1,17 +1,17 @@
-"""Verification: what must hold after a rewrite, as rows of checks.
+"""Verification: the conditions that must hold after a rewrite, as rows of checks.
 
 Reading a graph already proves that its names are unique, that no input dangles, that every op has
 the inputs it expects, that control inputs come last and that types agree on every edge
 (:mod:`amp_tf.graph.reader`). The rows here compare the graph before and after.
 
-New types and casts are judged without their plan. Other edits are not: with them, the graph must
-be the one that was painted. The edges of that come from
-:meth:`~amp_tf.graph.view.GraphView.after`, which works with numbers and change by change; the
-editor writes names, and makes all changes at once. For ops and attributes both ask the editor.
+New types and casts are checked by what they must be, not by their plan. Other edits are checked
+against the painted graph, which must be the result of them. Its edges come from
+:meth:`~amp_tf.graph.view.GraphView.after`, which numbers nodes and applies one change after the
+other; the editor writes names and makes all changes at once. Ops and attributes come from the
+editor on both sides.
 
-All rows look at arrays or lists as a whole. In a graph whose nodes read what they read before,
-apart from casts, there is no new cycle. Cycles are searched only where edits made nodes read
-something else, or wait for others.
+All rows compare whole arrays or lists. If nodes read the same tensors as before, apart from casts,
+there is no new cycle. So cycles are searched only if edits rewired nodes or made them wait.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Case:
 
     Attributes:
         original: the graph that was given.
-        edits: its edits, but for types and casts.
+        edits: its edits, except types and casts.
         before: the graph that they make of it.
         after: the rewritten graph, with types and casts.
     """
@@ -58,7 +58,7 @@ class Case:
 
     @functools.cached_property
     def wrong_input(self) -> str:
-        """A sentence on the first input that is neither the tensor of before nor a cast of it."""
+        """A sentence on the first input that reads neither its old tensor nor a cast of it."""
         names = self.before.names
         edges = self.before.edges
         found_reader, found_node, found_port = _without_casts(self)
@@ -114,7 +114,9 @@ def _on_cycles(view: GraphView) -> Mask:
 
 
 def _waits_kept(case: Case) -> str:
-    """Finds a node that waits for others than was planned; casts are new, and may wait."""
+    """Finds a node whose control inputs are not the planned ones; casts are new, and may have
+    some.
+    """
     kept = case.after.controls[:, 1] < case.before.node_count
     found = set(map(tuple, case.after.controls[kept].tolist()))
     wrong = found.symmetric_difference(map(tuple, case.before.controls.tolist()))
@@ -125,7 +127,7 @@ def _waits_kept(case: Case) -> str:
 
 
 def _attributes_kept(case: Case) -> str:
-    """Finds a node of which an attribute changed that gives no type."""
+    """Finds a node with a changed attribute that gives no type."""
     after = case.after.protos
     changed = set(case.edits.remade(case.original.node_count))
     for node, (old, new) in enumerate(zip(case.original.protos, after, strict=False)):
@@ -138,7 +140,8 @@ def _attributes_kept(case: Case) -> str:
 
 
 def _roundings_made(case: Case) -> str:
-    """Finds a tensor of a product with a new mark that is not rounded to the type of the mark.
+    """Finds an input or result of a newly marked product that is not rounded to the type of the
+    mark.
 
     Float32 tensors must come in by casts from the 16-bit type, and go out by casts to it.
     """
@@ -188,13 +191,13 @@ CHECKS: Mapping[str, Callable[[Case], str]] = {
 def find_violation(
     before: GraphView, after: GraphView, edits: Edits = NO_EDITS, painted: GraphView | None = None
 ) -> str:
-    """Returns a sentence on the first check that finds something, or an empty text.
+    """Returns the sentence of the first check that finds a violation, or an empty text.
 
     Args:
         before: the graph that was given.
         after: the rewritten graph.
-        edits: the planned changes, but for types and casts.
-        painted: the graph once they are made; ``before`` where there are none.
+        edits: the planned changes, except types and casts.
+        painted: the graph after these edits; ``before`` if there are none.
     """
     case = Case(before, edits, painted or before, after)
     for name, find in CHECKS.items():
@@ -205,11 +208,11 @@ def find_violation(
 
 
 def _without_casts(case: Case) -> tuple[Indices, Indices, Indices]:
-    """Finds what the nodes that were there before read once new casts are skipped.
+    """Finds the tensors that the old nodes read, with new casts skipped.
 
     Returns:
-        For each input the node that reads, the node that is read, and the port. A node that is new,
-        and no cast, has a number that no node had before.
+        For each input the reader, the node that is read, and its port. A new node that is no cast
+        has a number that no old node has.
     """
     after = case.after
     edges = after.edges
@@ -222,7 +225,7 @@ def _without_casts(case: Case) -> tuple[Indices, Indices, Indices]:
     behind_port[casts.dst_node] = casts.src_port
     node = behind_node[kept.src_node]
     port = np.where(node == kept.src_node, kept.src_port, behind_port[kept.src_node])
-    # Casts of casts round what a product in float32 reads or gives, and nothing else.
+    # Only inputs and results of products in float32 are rounded, by a cast of a cast.
     before = behind_node[node]
     is_rounded = (before != node) & (case.rounded[kept.dst_node] | case.rounded[before])
     port = np.where(is_rounded, behind_port[node], port)

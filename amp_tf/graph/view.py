@@ -59,7 +59,7 @@ class Edges:
     def at(self, numbers: npt.NDArray[Any] | slice) -> Edges:
         """Returns some of the edges, by their numbers or a mask."""
         if isinstance(numbers, np.ndarray) and numbers.dtype == np.bool_:
-            numbers = np.flatnonzero(numbers)  # once, and not in each column
+            numbers = np.flatnonzero(numbers)  # once for all columns
         return Edges(*(column[numbers] for column in vars(self).values()))
 
     def into(self, node: Node) -> Edges:
@@ -127,7 +127,7 @@ def compact(values: npt.NDArray[Any] | Iterable[int]) -> array[int]:
 
 
 class _Table:
-    """Rows of different lengths, in which many places are looked up at once."""
+    """Rows of different lengths, for many look-ups at once."""
 
     def __init__(self, rows: Sequence[Sequence[int]]) -> None:
         self.counts = np.array([len(row) for row in rows], np.int32)
@@ -135,7 +135,7 @@ class _Table:
         self._starts = np.cumsum(self.counts, dtype=np.int32) - self.counts
 
     def at(self, rows: Indices, places: Indices) -> Indices:
-        """Returns the value at a place of a row, for each of many."""
+        """Returns the values at some places of some rows, as parallel arrays."""
         found: Indices = self._values[self._starts[rows] + places]
         return found
 
@@ -148,15 +148,15 @@ class GraphView:
         function: the function's name, empty for a graph.
         protos: the NodeDef of each node; a function's arguments and results come first. A graph's
             are its own container, which makes a Python object at each access.
-        kinds: the number of each node's kind; nodes of one kind differ in name, device, inputs and
-            TensorFlow's own marks alone.
+        kinds: the number of each node's kind; nodes of one kind differ only in name, device, inputs
+            and TensorFlow's own marks.
         of_kind: the signature of each kind.
         base: the first unit of each node, and the number of units at the end.
         slot_of_unit: for each unit, the number of its slot among the slots of all kinds, one kind
             after the other.
         dtypes: the ``DataType`` number of each unit.
         edges: the data edges.
-        controls: the control edges, a row each: the node that comes first, and the one that waits.
+        controls: a row for each control edge: the node that comes first, and the one that waits.
     """
 
     function: str
@@ -259,11 +259,13 @@ class GraphView:
         return ops, np.array(of_kinds, np.int32)[self.kinds]
 
     def of_kinds(self, values: Iterable[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """Returns an array with one entry a node from one value a kind."""
+        """Spreads one value for each kind of node to an array with one for each node."""
         return np.fromiter(values, dtype, len(self.of_kind))[self.kinds]
 
     def of_slots(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Returns an array with one entry a unit from one for each slot of each kind, in order."""
+        """Spreads one value for each slot of each kind, in order, to an array with one for each
+        unit.
+        """
         return values[self.slot_of_unit]
 
     @functools.cached_property
@@ -279,7 +281,7 @@ class GraphView:
         return found
 
     def read_once(self, nodes: Sequence[Node], read: Callable[[Any], Any]) -> list[Any]:
-        """Reads the attributes of some nodes, those of one kind once.
+        """Reads attributes of some nodes, once for each kind.
 
         Args:
             nodes: the nodes.
@@ -309,7 +311,7 @@ class GraphView:
         return compact(np.repeat(np.arange(self.node_count), np.diff(self.base)))
 
     def spread(self, node_values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Returns an array with one entry a unit from one with an entry a node."""
+        """Spreads an array with one entry for each node to one with an entry for each unit."""
         return node_values[np.asarray(self.unit_nodes, np.int32)]
 
     def slot(self, node: Node, unit: Unit) -> Slot:
@@ -329,7 +331,7 @@ class GraphView:
         return [readers[edge] for edge in range(first, end) if ports[edge] == port]
 
     def only_reader(self, node: Node) -> Node | None:
-        """Returns the node that reads a node's results, ``None`` unless they are read once."""
+        """Returns the only reader of a node's results; ``None`` unless they are read once."""
         readers = self.readers(node)
         if len(readers) != 1:
             return None
@@ -344,7 +346,7 @@ class GraphView:
         return sources, readers
 
     def awaited(self, node: Node) -> list[Node]:
-        """Returns the nodes that a node waits for, by its control inputs."""
+        """Returns the nodes that a node waits for by control inputs."""
         first, waiting = self.controls.T
         return first[waiting == node].tolist()  # type: ignore[no-any-return]
 
@@ -392,9 +394,9 @@ class GraphView:
         return Retype(nodes, self.of_slots(np.array(slots, object))[units], data_type)
 
     def after(self, edits: Edits, templates: Templates) -> GraphView:
-        """Returns the view of the edited graph, of which no bytes exist yet."""
+        """Returns the view of the edited graph, before its bytes exist."""
         nodes = EditedNodes(self.protos, self.names, edits)
-        # A node that is new, or gets another op, attributes or types, is a kind of its own.
+        # A node that is new, or gets another op, attributes or types, becomes a kind of its own.
         remade = edits.remade(self.node_count)
         made = [nodes[number] for number in remade]
         signatures = read_signatures(made, templates, self.function)
@@ -421,7 +423,7 @@ class GraphView:
         return after.connected(src_node, src_port, dst_node, dst_position, controls)
 
     def _ends_after(self, edits: Edits) -> Indices:
-        """Returns the data edges once the edits are made: four columns as of :meth:`connected`."""
+        """Returns the data edges after the edits, in the four columns of :meth:`connected`."""
         # The inputs of nodes that are new or read something else.
         given: dict[Node, list[Tensor]] = {}
         for reop in edits.reops:

@@ -23,6 +23,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
+
 from amp_tf.config import ALLREDUCE_VAR
 from amp_tf.hooks import internals, notices, summary
 from amp_tf.hooks.patches import Patches
@@ -67,8 +69,6 @@ def is_large_gradient(tensor: Any) -> bool:
 
     Its static shape decides.
     """
-    import tensorflow as tf
-
     if not tf.is_tensor(tensor) or isinstance(tensor, tf.IndexedSlices):
         return False
     if tensor.dtype != tf.float32 or not tensor.shape.is_fully_defined():
@@ -80,8 +80,6 @@ def is_large_gradient(tensor: Any) -> bool:
 def _all_reduce(
     original: Any, context: Any, reduce_op: Any, value: Any, options: Any = None
 ) -> Any:
-    import tensorflow as tf
-
     flat = tf.nest.flatten(value)
     are_narrow, dtype = _choose(context.strategy, flat)
     if dtype is None:
@@ -111,8 +109,6 @@ def _batch_reduce_to(
 
     That is called once for all replicas.
     """
-    import tensorflow as tf
-
     pairs = list(value_destination_pairs)
     values = [value for value, _ in pairs]
     firsts = [extended._local_results(value)[0] for value in values]
@@ -145,8 +141,6 @@ def _sum_narrow(sum_up: Callable[[Any], Any], tensors: list[Any], dtype: Any) ->
 
     Each replica gets the same float32 results.
     """
-    import tensorflow as tf
-
     if dtype != tf.float16:
         totals = sum_up([tf.cast(tensor, dtype) for tensor in tensors])
         return [tf.cast(total, tf.float32) for total in totals]
@@ -171,8 +165,6 @@ def scales(bounds: Any) -> tuple[Any, Any]:
         bounds: a float32 vector, one entry for each tensor, the same on all replicas; 0, infinity
             and NaN may occur.
     """
-    import tensorflow as tf
-
     bits = tf.bitcast(bounds, tf.int32)
     exponent = tf.bitwise.bitwise_and(tf.bitwise.right_shift(bits, _FRACTION_BITS), 255)
     field = tf.clip_by_value(2 * _BIAS + _TOP - exponent, 1, _LARGEST_FIELD)
@@ -181,14 +173,11 @@ def scales(bounds: Any) -> tuple[Any, Any]:
 
 def _power_of_two(field: Any) -> Any:
     """Float32 numbers with an exponent field, and fractions of zero."""
-    import tensorflow as tf
-
     return tf.bitcast(tf.bitwise.left_shift(field, _FRACTION_BITS), tf.float32)
 
 
 def _narrow_type(strategy: Any) -> Any:
     """The 16-bit type for a strategy, or ``None``, with one warning that says why."""
-    import tensorflow as tf
     from tensorflow.python.distribute import mirrored_strategy
 
     allreduce = settings().allreduce
@@ -217,8 +206,6 @@ def _warn(strategy: str, what: str, fix: str) -> None:
 
 def _count(values: list[Any]) -> int:
     """Counts the elements of tensors, as far as they are known."""
-    import tensorflow as tf
-
     tensors = filter(tf.is_tensor, values)
     return sum(tensor.shape.num_elements() or 0 for tensor in tensors)
 

@@ -39,7 +39,7 @@ _AHEAD_OF_PIPELINES = (
     internals.TF_KERAS_GENERATORS,
     internals.TF_KERAS_WORKERS,
 )
-LOOPS = ("Dataset_reduce_", "Dataset_scan_scan_body")  #: how those of loops begin
+LOOPS = ("Dataset_reduce_", "Dataset_scan_scan_body")  #: how the names of loops' functions begin
 _WHERE = "input pipeline"
 
 

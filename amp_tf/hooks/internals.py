@@ -148,7 +148,7 @@ DESCRIBE_FUNCTION = Internal(
 ADD_FUNCTION = Internal(
     f"{_EAGER}.context",
     "Context.add_function_def",
-    "take back functions that were shown so",
+    "take functions back that were shown as the program wrote them",
     _XLA_IN_FLOAT32,
 )
 REPLACE_FUNCTION = Internal(

@@ -1,9 +1,9 @@
 """Scales losses automatically in Keras and tf_keras.
 
 ``TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING`` turns it on. The part for TensorFlow itself is
-:mod:`amp_tf.hooks.loss_scaling_v1`. A patch acts only if the process' graphs run in float16, which
-is asked when an optimizer is used, because devices are not known before. An optimizer that already
-scales its loss is left alone.
+:mod:`amp_tf.hooks.loss_scaling_v1`. A patch acts only if the process' graphs run in float16. It
+finds that out when an optimizer is used, because devices are not known before. An optimizer that
+already scales its loss is left alone.
 
 Optimizers are wrapped after ``compile``, so that files name the bare optimizer and load without
 amp_tf. The monitor that ``fit`` adds only logs, and adds nothing to the history; one added by the
@@ -43,9 +43,9 @@ _OWNERS = {"keras": "Keras'", "tf_keras": "tf_keras'"}
 
 
 def runs_in_float16() -> bool:
-    """Tells whether losses are scaled automatically in this process: its graphs run in float16.
+    """Tells whether this process' graphs run in float16, so that losses are scaled.
 
-    Asks for the GPUs, so not before a script may choose them.
+    It looks for GPUs, so it must not be called before a script can choose them.
     """
     if not process_state.current().switches.loss_scaling:
         return False
@@ -86,7 +86,7 @@ def install(patches: Patches) -> None:
 
 
 def describe() -> str:
-    """The part of the line at exit about loss scaling; empty where no loss was scaled."""
+    """Returns the part of the line at exit about loss scaling; empty if no loss was scaled."""
     seen, more = ledger.statuses()
     state = process_state.current()
     if state.off == "" and not state.idle and Precision.FLOAT16 not in reports.totals().precisions:
@@ -220,7 +220,7 @@ def _monitored(model: Any, callbacks: Any) -> Any:
 
 
 def _watch(step: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Makes a step of an optimizer; if it scales its loss, the steps inside need not.
+    """Makes a step of an optimizer. If the optimizer scales its loss, steps inside need not.
 
     Warns once if a traced step applies gradients of a loss that nothing scales. Eager steps are
     never float16.

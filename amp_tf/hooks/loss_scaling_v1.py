@@ -9,11 +9,11 @@ the class is created. A class that also computes its gradients itself is left al
 passes both calls to another optimizer. Old checkpoints restore into new graphs. The state of loss
 scaling in a session is read when it closes, because then its variables are gone.
 
-*Loops* that train variables by unscaled gradients lead to one warning. Only calls count, as for
-wrapped optimizers: variables whose gradients are taken in a trace in which no scaler was called are
-marked (the latest trace decides, as in meta-learning), and a trace that then writes one of them
-trains it without scaling. A loop that scales its loss by hand gets the warning, too; an eager
-update is not noticed. The Python functions of the ops that write are wrapped.
+*Loops* that train variables by unscaled gradients lead to one warning. As for wrapped optimizers,
+only calls count. A variable is marked if its gradient is taken in a trace in which no scaler was
+called; the latest trace decides, as in meta-learning. A trace that writes a marked variable trains
+it without scaling. A loop that scales its loss by hand gets the warning, too, and an eager update
+is not noticed. The Python functions of the ops that write variables are wrapped.
 """
 
 from __future__ import annotations

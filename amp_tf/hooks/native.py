@@ -126,7 +126,7 @@ class ItemShapes:
 
     def __init__(self, item: int) -> None:
         self._library = tensorflow_library()
-        self._item: int | None = item  # until it is asked
+        self._item: int | None = item  # until it is asked for shapes
         self._properties: int | None = None  # what was inferred
         self._status: int = self._library.TF_NewStatus()
         self._known: dict[str, Sequence[Shape | None]] = {}
@@ -212,8 +212,9 @@ PATIENCE_MS = 60_000
 
 
 class Skip(enum.Enum):
-    """Why visits leave a graph as it is, in shim.c's order; each value completes "skipped,
-    because".
+    """Says why a visit leaves a graph as it is.
+
+    The members are in the order of shim.c; each value completes "skipped, because".
     """
 
     PIPELINE = "it belongs to an input pipeline (tf.data)"

@@ -21,7 +21,7 @@ REPORT = f"Please report this; {DISABLE_VAR}=1 turns amp_tf off"
 def warn_once(key: str, what: str, *, where: str, fix: str) -> None:
     """Prints one warning, if none was printed yet under the same key in this process.
 
-    ``what`` is wrong, and what the user can do (``fix``), are sentences without their full stop.
+    ``what`` says what is wrong, and ``fix`` what the user can do; both are without a full stop.
     """
     runtime = state.current()
     with runtime.lock:

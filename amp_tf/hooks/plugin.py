@@ -66,7 +66,7 @@ _OF_SESSIONS = "tf_graph"  # TensorFlow's name for the graph of each session
 # Attributes by which TensorFlow marks calls of XLA-compiled functions
 # (tensorflow/compiler/jit/defs.h).
 _XLA_MARKS = (b"_XlaMustCompile", b"_XlaRun")
-_THREADS = 1024  #: how many threads' first visits are remembered: far more than visit at once
+_THREADS = 1024  #: the most threads whose first visits are remembered; far fewer visit at once
 
 
 class _Shims(dict[str, Shim]):
@@ -95,10 +95,11 @@ class Visits:
         self._firsts: dict[int, _First] = {}
 
     def is_second(self, preserve: frozenset[str], nodes: int | None = None) -> bool:
-        """Tells whether the graph that this thread visited last, once, is this one.
+        """Tells whether this thread's last visit, which was a first one, was of this graph.
 
-        Without ``nodes`` it must have been rewritten. With the number of its nodes, which
-        TensorFlow's own optimizers change, the answer is only likely; only counts depend on that.
+        Without ``nodes`` it must have been rewritten. With the number of its nodes the answer is
+        only likely, because TensorFlow's own optimizers change it; only counts depend on that
+        answer.
         """
         first = self._firsts.get(_waiting())
         if first is None or preserve != first.preserve:

@@ -40,9 +40,9 @@ def scope(precision: ScopeName, *patterns: str) -> Iterator[None]:
         precision: ``"float32"`` keeps the ops in float32. ``"f16"`` converts them wherever their op
             can be, whatever list it is on. ``"float16"`` and ``"bfloat16"`` do so only where that
             is the 16-bit type in use. Dtypes such as ``tf.float32`` are taken for their names.
-        *patterns: for the nodes that are meant, as in ``AmpConfig.keep_float32``:
-            ``"layer:encoder/block_3"`` and regular expressions for names of nodes. For the others
-            the scope around this one counts. None means all.
+        *patterns: which nodes the scope is for, as in ``AmpConfig.keep_float32``:
+            ``"layer:encoder/block_3"`` and regular expressions for names of nodes. Without
+            patterns it is for all. For the other nodes the scope around this one counts.
 
     Raises:
         ConfigError: another precision is asked for, or a pattern is none.
@@ -88,7 +88,10 @@ def _install() -> None:
 
 
 def _current() -> bytes | None:
-    """The scope of what is being traced. On threads of a strategy's replicas the graph holds it."""
+    """Returns the scope of the code that is being traced.
+
+    On threads of a strategy's replicas the graph holds it.
+    """
     import tensorflow as tf
 
     value: bytes | None = getattr(state.current().here, "scope", None)

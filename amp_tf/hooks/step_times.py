@@ -153,7 +153,7 @@ def _run_session(original: Any, session: Any, /, fetches: Any, *args: Any, **kwa
 
 @contextlib.contextmanager
 def _timing(way: str, name: str) -> Iterator[None]:
-    """Measures a call; calls inside are not counted, and one that raises is not either."""
+    """Measures a call. Calls inside it are not counted, and neither is a call that raises."""
     here = state.current().here
     if getattr(here, "is_timed", False) or state.is_collecting():
         yield

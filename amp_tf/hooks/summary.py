@@ -113,7 +113,7 @@ def line() -> str:
     if state.not_installed:
         failed = [f"{home} ({error})" for home, error in state.not_installed.items()]
         text += f"; not installed: {', '.join(failed)}"
-    parts = [text, *(part() for part in process_state.current().parts)]
+    parts = [text, *(part() for part in state.parts)]
     reason = report.why_nothing
     if reason and reason.rule.name == "NO_TARGET" and why == str(reason):
         parts.append(f"to see its accuracy on a GPU: {ON_GPU}")
@@ -264,8 +264,8 @@ def _has_functions_for_xla() -> bool:
 def _unseen_product() -> str:
     """Names a function in which a product was traced; empty if there is none.
 
-    It is asked if amp_tf has seen no product: if one of TensorFlow's own optimizers fails,
-    TensorFlow runs the function unchanged and asks no plugin.
+    It is called if amp_tf has seen no product: if one of TensorFlow's own optimizers fails,
+    TensorFlow runs the function unchanged and calls no plugin.
     """
     for name in process_state.traced_functions():
         for node in process_state.find_function(name).node_def:

@@ -1,9 +1,9 @@
 """Compares the settings of all workers of a job before anything is trained.
 
-If they differ, some workers would skip a step that the others apply. Each worker of a
-MultiWorkerMirroredStrategy publishes that amp_tf is on as soon as it is connected, and its settings
-at the first ``strategy.run`` after they changed, which all workers make together, in the key-value
-store of TensorFlow's coordination service. If settings differ, every worker stops there.
+If they differ, some workers would skip a step that the others apply. Workers of a
+MultiWorkerMirroredStrategy publish in the key-value store of TensorFlow's coordination service:
+that amp_tf is on, as soon as they are connected, and their settings, at the first ``strategy.run``
+after a change. All workers make that call together. If settings differ, every worker stops there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from amp_tf.hooks.state import current, record, settings
 from amp_tf.oplists.op_names import registered_rows
 
 _OF_ONE_WORKER = frozenset({"log_path", "report_path"})
-_PRESENCE_SECONDS = 60.0  # the others connected together with this one, and published at once
+_PRESENCE_SECONDS = 60.0  # the others connected together with this one, and publish at once
 _SETTINGS_SECONDS = 600.0  # until all workers have reached the same step
 
 
@@ -112,7 +112,7 @@ def _compare() -> str:
             raise TimeoutError(f"{_name(other)} publishes none within {minutes}")
         differences = _differences(json.loads(found[other]), mine)
         if differences:
-            # Until all have read it, because a coordinator's end cuts them off.
+            # Waits until all have read: if the coordinator ends, the others are cut off.
             _read(others, f"{suffix}/read", _PRESENCE_SECONDS)
             both = "; ".join(differences)
             return f"{_name(other)} and this one differ in amp_tf's settings: {both}"

@@ -176,9 +176,9 @@ def _replace(function: Any, original: Any, changed: Mapping[str, Any]) -> dict[s
 
 
 def _register_clones(function: Any, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Registers all definitions that changed but the last, as long as the returned objects live.
+    """Registers all changed definitions except the last, as long as the returned objects live.
 
-    They are returned by their new names.
+    Returns the objects by their new names.
     """
     clones: dict[str, Any] = {}
     for name, clone in [*changed.items()][:-1]:
@@ -189,7 +189,7 @@ def _register_clones(function: Any, changed: Mapping[str, Any]) -> dict[str, Any
 def _atomic_clone(function: Any, original: bytes, clone: Any, made: dict[str, Any]) -> Any:
     """Registers a clone, as long as the returned object lives.
 
-    That has the graph that the user wrote.
+    The object has the graph that the user wrote.
     """
     from tensorflow.python.eager.polymorphic_function import atomic_function, function_type_utils
     from tensorflow.python.framework import function_def_to_graph
@@ -291,7 +291,11 @@ def _describe_function(describe: Any, context: Any, /, name: str | bytes) -> Any
 
 
 def _add_function(add: Any, context: Any, /, definition: Any) -> None:
-    """Adds a FunctionDef; one that the two functions above gave stands for the rewritten one."""
+    """Adds a FunctionDef.
+
+    The two functions above give out definitions as the program wrote them. In the place of such a
+    one, the rewritten definition is added.
+    """
     function = process_state.record(_Rewritten).get(_key(definition.signature.name))
     if function is not None:
         parse = type(definition).FromString

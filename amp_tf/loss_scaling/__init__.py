@@ -1,5 +1,6 @@
-"""Dynamic loss scaling for Keras 3, tf_keras and TF1 optimizers. Importing this package imports no
-TensorFlow.
+"""Scales losses dynamically, for Keras 3, tf_keras and TF1 optimizers.
+
+Importing this package imports no TensorFlow.
 
 A step::
 
@@ -16,7 +17,7 @@ Its modules:
   ``replicas``, the tensors that an optimizer stores in its step in ``kept``, and the record of
   scaled losses in ``calls``.
 - *The public classes*: ``loss_scaler`` for loops without an optimizer; ``keras3``, ``tf_keras`` and
-  ``v1`` for the optimizers of each library.
+  ``v1`` for the optimizers of each library. They share ``wrapping``.
 - *The record* is ``ledger``: the status of a scale, why training is stuck, and the scalers for the
   line at exit.
 """
@@ -71,7 +72,7 @@ def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
 
     Raises:
         TypeError: ``inner_optimizer`` is not an optimizer of these libraries.
-        ConfigError: it is wrapped already, or a setting is outside its range or none at all.
+        ConfigError: it is wrapped already, or a setting is unknown or outside its range.
     """
     if (factor := getattr(inner_optimizer, "loss_scale_factor", None)) is not None:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Records what a loop asks of its scaler, which tells who divides the gradients by the scale.
+"""Records the calls of a loop to its scaler, which tell who divides the gradients by the scale.
 
 =========================================== =========================
 calls in the trace of a step                ``apply_gradients``
@@ -11,10 +11,10 @@ none                                        takes them as they are, and warns
 =========================================== =========================
 
 Only calls count: those in the graph in which a step is made, in one around it, or eager ones.
-Gradients may also come from another function, by arguments or in variables, so calls in another
-graph count as long as no step was made there; those of a trace that failed do not. A loop may also
-multiply or divide by hand, which nothing here changes. A step that is too large shows at once.
-Gradients divided by a scale that never multiplied them would stop training silently.
+Calls in another graph count, too, as long as no step was made there, because gradients may come
+from another function, by arguments or in variables. The calls of a trace that failed do not count.
+A loop may also multiply or divide by hand, which nothing here changes. A step that is too large
+shows at once. Gradients divided by a scale that never multiplied them would stop training silently.
 
 *Two scalers*, as where a loop has a ``LossScaler`` and its optimizer was wrapped automatically: the
 outer one decides whether to step, and the one that is called inside its step applies what it gets.
@@ -55,7 +55,7 @@ class Made:
         self.has_scaled = False
         self.is_open = False  #: a loss was scaled, and no step made since
         self.divides_in_step = False  #: by scale_loss
-        self.unscaled = 0  #: lists of gradients; of a LossScaler, those with which no step was made
+        self.unscaled = 0  #: lists of gradients; a LossScaler's step takes one off
 
     def add(self, other: Made) -> None:
         """Adds the calls that were made elsewhere."""
@@ -71,7 +71,7 @@ class Calls:
     def __init__(self) -> None:
         self.is_used = False  #: whether any loss was scaled
         self._made: weakref.WeakKeyDictionary[Any, dict[int, Made]] = weakref.WeakKeyDictionary()
-        # Tensors before and after a loop had them unscaled, by id, as long as they live.
+        # Gradients before and after :meth:`note_unscale`, by id, as long as they live.
         self._scaled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._unscaled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
@@ -84,7 +84,7 @@ class Calls:
         here.divides_in_step |= divides_in_step
 
     def note_unscale(self, gradients: Iterable[Any], results: Iterable[Any]) -> None:
-        """Records that the loop unscales gradients, and what it gets for them."""
+        """Records that the loop unscales gradients, with the results."""
         self._here().unscaled += 1
         for value in _tensors(gradients):
             self._scaled[id(value)] = value
@@ -100,7 +100,7 @@ class Calls:
     def judge(self, gradients: Iterable[Any]) -> tuple[bool, str]:
         """Decides whether ``apply_gradients`` divides the gradients that it is given now.
 
-        After that, no other graph gets gradients of losses that were scaled here.
+        After that, losses that were scaled here no longer count for other graphs.
 
         Returns the decision and, where they are not divided, what is wrong, or an empty string.
         """
@@ -121,7 +121,10 @@ class Calls:
         return False, LEFT_TO_LOOP
 
     def are_scaled(self, gradients: Iterable[Any]) -> bool:
-        """Tells whether the loop had some of these unscaled, and these are the scaled ones."""
+        """Tells whether some of these gradients are still scaled.
+
+        They are if the loop had them unscaled, but passes them instead of the results.
+        """
         return _has_any(self._scaled, gradients)
 
     def are_unscaled(self, gradients: Iterable[Any]) -> bool:
@@ -158,7 +161,10 @@ class Calls:
         return found
 
     def _in(self, place: Any) -> list[Made]:
-        """The calls of this replica in a graph; those of all in one in which it made none."""
+        """Returns the calls of this replica in a graph.
+
+        If it made none there, these are the calls of all replicas.
+        """
         by_replica = self._made.get(place, {})
         replica = _replica()
         if replica in by_replica:
@@ -270,9 +276,9 @@ def _ended(place: Any) -> bool:
 
 
 def _replica() -> int:
-    """The number of this replica, or -1.
+    """Returns the number of this replica, or -1.
 
-    There is none outside of replicas, and where a strategy knows it only at run time.
+    It is -1 outside of replicas, and if a strategy knows the number only at run time.
     """
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:

@@ -5,8 +5,9 @@ scaled gradient may be finite while the unscaled one is not, and the other way r
 work eagerly, in a ``tf.function``, under XLA and in a TF1 graph, and never move a value to the
 host.
 
-A cheap test precedes the exact one, which a ``tf.cond`` runs only where it fails: a sum of squares,
-in one kernel and one pass, or a bound on magnitudes where XLA would add floats one by one.
+A cheap test comes first: a sum of squares, in one kernel and one pass. Under XLA, which would add
+floats one by one, it is a bound on magnitudes. A ``tf.cond`` runs the exact test only if the cheap
+one fails.
 
 Facts that explain a skipped step are computed only where a step is skipped. In a traced step the
 loss is followed back to the graph's inputs: if these are not finite, or beyond float16, no loss
@@ -149,7 +150,7 @@ def _find_nonfinite_exactly(gradients: Sequence[Any], clips_norm: bool, headroom
     squares = [_squared_norm(gradient) for gradient in gradients]
     are_finite = tf.stack([tf.math.is_finite(square) for square in squares])
     is_total_finite = tf.math.is_finite(_total(squares, _wide_type(squares)))
-    # If only the sum of all norms is nonfinite, all gradients are to blame.
+    # If only the sum of all norms is nonfinite, all gradients count as nonfinite.
     return ~tf.where(tf.reduce_all(are_finite), is_total_finite, are_finite)
 
 

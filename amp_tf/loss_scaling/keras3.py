@@ -15,19 +15,18 @@ from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import replicas
 from amp_tf.loss_scaling.calls import scaled_step
 from amp_tf.loss_scaling.finite import check_any, clips_norm
-from amp_tf.loss_scaling.scaler import (
-    InnerSettings,
-    Memory,
-    SavedScale,
-    Scaler,
-    ScalingMethods,
-    unzip,
-)
+from amp_tf.loss_scaling.scaler import Memory, Scaler, unzip
 from amp_tf.loss_scaling.schedule import (
     DEFAULT_GROWTH_STEPS,
     DEFAULT_INITIAL_SCALE,
     build_schedule,
     usable_scale,
+)
+from amp_tf.loss_scaling.wrapping import (
+    InnerSettings,
+    SavedScale,
+    ScalingMethods,
+    without_autograph,
 )
 
 _DynamicTracking: Any = tf.__internal__.tracking.DelegatingTrackableMixin
@@ -125,7 +124,7 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         checkpointed.counters = self._counters.value
         seen._track_trackable(checkpointed, "loss_scale", overwrite=True)
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @without_autograph
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Any:
         """As :meth:`apply`, by pairs.
 
@@ -134,12 +133,12 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         self._step("apply_gradients", *unzip(grads_and_vars))
         return _counter_of(self.inner_optimizer)
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @without_autograph
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Applies one step, or skips it.
 
-        ``grads`` has a gradient or ``None`` for each variable that is given, by default for each
-        with which the optimizer was built.
+        ``grads`` has a gradient or ``None`` for each of ``trainable_variables``. Without these, the
+        variables are those with which the optimizer was built.
         """
         self._step("apply", grads, trainable_variables)
 

@@ -194,7 +194,7 @@ _POINTS = 512  # of a curve; beyond that, every second one is dropped
 class _Entry:
     label: str
     read: Callable[[], Status] | None  # or raises
-    last: Status | None = None  # as it was seen last
+    last: Status | None = None  # the status at the last look
     #: (step, scale, skipped steps)
     points: list[tuple[int, float, int]] = dataclasses.field(default_factory=list)
 
@@ -218,7 +218,8 @@ def enter(label: str, read: Callable[[], Status] | None = None) -> int:
 
     Args:
         label: names the optimizer until :func:`note_look` knows the model.
-        read: returns its status, and holds only its variables; without it the last look counts.
+        read: returns its status; it may keep nothing alive but its variables. Without it the last
+            look counts.
 
     Returns its number.
     """

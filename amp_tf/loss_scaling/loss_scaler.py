@@ -10,13 +10,14 @@ import tensorflow as tf
 from amp_tf.errors import CallOrderError
 from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.calls import inner_call
-from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods, StateMethods
+from amp_tf.loss_scaling.scaler import Memory, Scaler
 from amp_tf.loss_scaling.schedule import (
     DEFAULT_GROWTH_STEPS,
     DEFAULT_INITIAL_SCALE,
     ScheduleSettings,
     build_schedule,
 )
+from amp_tf.loss_scaling.wrapping import ScalingMethods, StateMethods, without_autograph
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # type checkers know it even where it is not installed
@@ -48,9 +49,9 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
 
     It is a ``tf.Module``, so checkpoints hold the scale and its counters.
 
-    The settings are those of :func:`amp_tf.loss_scaling.schedule.build_schedule`, and one outside
-    its range, or none at all, is a ConfigError. With ``enabled=False`` all three methods do what
-    the loop would do without them.
+    The settings are those of :func:`amp_tf.loss_scaling.schedule.build_schedule`; an unknown one,
+    or one outside its range, is a ConfigError. With ``enabled=False`` all three methods do what the
+    loop would do without them.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
 
     scale = ScalingMethods.scale_loss
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @without_autograph
     def unscale(self, gradients: Any) -> Any:
         """Divides a nest of tensors, ``tf.IndexedSlices`` and ``None`` by the scale.
 
@@ -96,10 +97,11 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
             )
         return tf.nest.pack_sequence_as(gradients, self._scaler.unscale_for_loop(given))
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @without_autograph
     def step(self, apply: Callable[..., Any], gradients: Any, *args: Any, **kwargs: Any) -> Any:
-        """Calls ``apply(gradients, *args, **kwargs)``, unless a gradient of any replica is NaN or
-        infinite.
+        """Calls ``apply(gradients, *args, **kwargs)`` if all gradients are finite.
+
+        The step is skipped if a gradient of any replica is NaN or infinite.
 
         Args:
             apply: writes the variables, such as Sonnet's ``optimizer.apply``. It runs inside a

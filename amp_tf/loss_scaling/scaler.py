@@ -1,18 +1,15 @@
-"""Scales a loss, unscales gradients, makes a step or skips it, and shows the state.
+"""Scales a loss, unscales gradients, and makes a step or skips it.
 
 :class:`Scaler` is behind every library's ``LossScaleOptimizer`` and behind ``LossScaler``. They
-differ in the owner of the variables (:class:`Memory`) and in the step (a callable). Their public
-methods are :class:`StateMethods` and :class:`ScalingMethods`; below these stands the rest that the
-adapters share. Methods that a traced step calls are marked ``do_not_convert``: AutoGraph
-would rewrite them and all that they call, and warn where it cannot.
+differ in the owner of the variables (:class:`Memory`), in the step (a callable), and in the library
+whose class they extend (:mod:`amp_tf.loss_scaling.wrapping`).
 """
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -29,7 +26,7 @@ from amp_tf.loss_scaling.calls import (
     scaled_step,
 )
 from amp_tf.loss_scaling.ledger import SkipFacts, Status
-from amp_tf.loss_scaling.schedule import DynamicScale, Schedule, State, check_scale
+from amp_tf.loss_scaling.schedule import Schedule, State, check_scale
 
 _TWO_LINES = (
     "Add two lines to the training step:\n"
@@ -168,9 +165,9 @@ class Scaler:
         return scaled
 
     def decides(self, where: str) -> bool:
-        """Tells whether a step is checked here.
+        """Tells whether this scaler checks a step.
 
-        It is not where nothing is scaled, or where another scaler decides.
+        It does not if nothing is scaled, or if another scaler decides.
         """
         if is_inner_call():
             self.calls.check_alone(where)
@@ -223,7 +220,10 @@ class Scaler:
     def unscaled_pairs(
         self, pairs: Sequence[tuple[Any, Any]], **judging: Any
     ) -> list[tuple[Any, Any]]:
-        """As :meth:`unscaled`, for pairs of gradient and variable, of which there must be one."""
+        """Divides the gradients of pairs, as :meth:`unscaled` does.
+
+        A pair has a gradient and its variable. Without any gradient a ValueError is raised.
+        """
         gradients, variables = unzip(pairs)
         finite.check_any(gradients)
         return list(zip(self.unscaled(gradients, variables, **judging), variables, strict=True))
@@ -311,141 +311,7 @@ class Scaler:
             self.number = ledger.enter(self.label, read)
 
 
-class StateMethods:
-    """Methods that show and set the state of a :class:`Scaler`."""
-
-    _scaler: Scaler
-
-    @property
-    def loss_scale(self) -> Any:
-        """The scale now, a float32 variable.
-
-        Assigning a number takes effect at the next step, also in traced ones; in a TF1 graph in the
-        default session. A number outside the range of scales, 2**-126 to 2**127, is a ConfigError.
-        """
-        return self._scaler.memory.scale
-
-    @loss_scale.setter
-    def loss_scale(self, value: float) -> None:
-        self._scaler.memory.assign_scale(value)
-
-    @property
-    def schedule(self) -> Schedule:
-        """The settings of the scale; fixed, because traced steps hold them."""
-        return self._scaler.schedule
-
-    @property
-    def dynamic(self) -> bool:
-        """Tells whether the scale moves."""
-        return isinstance(self.schedule, DynamicScale)
-
-    def status(self, session: Any = None) -> Status:
-        """The state as Python numbers, in a TF1 graph by its session.
-
-        Waits for the device: not for traced steps.
-        """
-        return self._scaler.memory.status(
-            self.schedule, self._scaler.nonfinite_variables.names(), session
-        )
-
-
-class ScalingMethods(StateMethods):
-    """Methods that scale and unscale, in place of those of the library's class."""
-
-    def __dir__(self) -> Iterable[str]:
-        # Keras' saving walks dir(): the inner optimizer's state is saved once, in this one's place.
-        return sorted(set(super().__dir__()) - {"inner_optimizer", "_optimizer", "_trackable"})
-
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def scale_loss(self, loss: Any) -> Any:
-        """Returns the loss times the scale, which the tape, or ``tf.gradients``, differentiates.
-
-        It is a floating-point tensor of any shape, or a nest of them; the result is float32
-        (float64 where it was).
-        """
-        return self._scaler.scale(loss)
-
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def get_scaled_loss(self, loss: Any) -> Any:
-        """Scales a loss for loops that call :meth:`get_unscaled_gradients`, as with tf_keras.
-
-        It may be a callable without arguments that returns one; the result is then a callable too.
-        """
-        if callable(loss):
-            return lambda: self._scaler.scale(loss(), divides_in_step=False)
-        return self._scaler.scale(loss, divides_in_step=False)
-
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
-        """Divides tensors, ``tf.IndexedSlices`` or ``None`` by the scale.
-
-        ``apply_gradients`` takes the results unchanged.
-        """
-        return self._scaler.unscale_for_loop(grads)
-
-
-def accepted(method: Callable[..., Any], **keywords: Any) -> dict[str, Any]:
-    """Selects the keyword arguments that a method takes.
-
-    A user's class may leave out some of its base class's, or reorder them.
-    """
-    parameters = inspect.signature(method).parameters
-    kinds = [parameter.kind for parameter in parameters.values()]
-    if inspect.Parameter.VAR_KEYWORD in kinds:
-        return keywords
-    return {name: value for name, value in keywords.items() if name in parameters}
-
-
 def unzip(pairs: Iterable[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
     """Splits pairs of gradient and variable into the gradients and the variables."""
     given = list(pairs)
     return [gradient for gradient, _ in given], [variable for _, variable in given]
-
-
-class InnerSettings:
-    """Delegates attributes that the wrapper lacks, such as momentum, to the inner optimizer."""
-
-    _inner = "inner_optimizer"  #: the attribute that holds that optimizer
-    #: its settings alone, although the library's wrapper has such attributes
-    _of_inner: frozenset[str] = frozenset()
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or self._inner not in self.__dict__:
-            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
-        return getattr(self.__dict__[self._inner], name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        is_own = name.startswith("_") or name in self.__dict__ or hasattr(type(self), name)
-        inner = None
-        if "_scaler" in self.__dict__:  # else it is still being made
-            inner = self.__dict__.get(self._inner)
-        if inner is not None and (name in self._of_inner or (not is_own and hasattr(inner, name))):
-            setattr(inner, name, value)
-        else:
-            super().__setattr__(name, value)
-
-
-class SavedScale:
-    """The part of a ``.keras`` or ``.weights.h5`` file that holds the scale and its counters.
-
-    Mixed in front of the library's ``losses.Loss``, because Keras saves children of only four known
-    kinds. It is a child of its own, so that a float32 run can load the optimizer's group.
-    """
-
-    def __init__(self, variables: Callable[[], Mapping[str, Any]]) -> None:
-        super().__init__(name="loss_scale_state")  # type: ignore[call-arg]
-        self._read_variables = variables
-
-    def save_own_variables(self, store: Any) -> None:
-        """Called by the library when it saves."""
-        for name, variable in self._read_variables().items():
-            store[name] = variable.numpy()
-
-    def load_own_variables(self, store: Any) -> None:
-        """Called by the library when it loads.
-
-        A file of a run without loss scaling has no entries here.
-        """
-        for name, variable in self._read_variables().items():
-            if name in store.keys():  # noqa: SIM118 - the store has keys() but is no mapping
-                variable.assign(store[name][()])

@@ -77,7 +77,7 @@ class State(NamedTuple):
     skipped_in_row: Any = 0  #: since the last finite step
     steps: Any = 0  #: in all, skipped ones included
     last_change: Any = 0  #: the value of ``steps`` when the scale last changed
-    #: in the last run of skipped steps, how many at its end had a nonfinite loss
+    #: the number of steps with a nonfinite loss at the end of the last run of skipped steps
     nonfinite_losses: Any = 0
 
 
@@ -157,12 +157,13 @@ class DynamicScale(Schedule):
     where a setting is outside its range, or the initial scale not between floor and ceiling.
     """
 
-    #: a high one is good: it decreases in a few steps but grows slowly
+    #: better too high than too low: it decreases in a few steps but grows slowly
     initial_scale: float = DEFAULT_INITIAL_SCALE
     growth_steps: int = DEFAULT_GROWTH_STEPS  #: finite steps in a row before the scale grows
-    growth_factor: float = 2.0  #: what it is multiplied by then; above 1
-    backoff_factor: float = 0.5  #: what it is multiplied by after a nonfinite step; between 0 and 1
-    #: it backs off from this many nonfinite steps in a row on; all are skipped in any case
+    growth_factor: float = 2.0  #: its factor when it grows; above 1
+    backoff_factor: float = 0.5  #: its factor after a nonfinite step; between 0 and 1
+    #: the number of nonfinite steps in a row from which the scale backs off; all are skipped in any
+    #: case
     hysteresis: int = 1
     min_scale: float = DEFAULT_MIN_SCALE  #: the floor; at least 2^-126, the smallest normal float32
     #: the ceiling; at most 2^127, the largest power of two in float32
@@ -205,7 +206,8 @@ class DynamicScale(Schedule):
         more, unless the loss itself is nonfinite: no scale helps there.
         """
         counted = super().after_nonfinite(state, maths, is_loss_nonfinite)
-        place = counted.skipped_in_row - self.hysteresis + 1  # of the back-off, in its row
+        # This is the place-th back-off in a row; none if it is zero or negative.
+        place = counted.skipped_in_row - self.hysteresis + 1
         place = maths.where(is_loss_nonfinite, maths.minimum(place, 1), place)
         lowered = state.scale
         to_make_up = counted.good_steps

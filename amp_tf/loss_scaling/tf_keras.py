@@ -11,20 +11,19 @@ from tf_keras.src.mixed_precision import loss_scale_optimizer as keras_wrappers
 from tf_keras.src.optimizers import utils as optimizer_utils
 
 from amp_tf.loss_scaling import finite, replicas
-from amp_tf.loss_scaling.scaler import (
-    InnerSettings,
-    Memory,
-    SavedScale,
-    Scaler,
-    ScalingMethods,
-    accepted,
-    unzip,
-)
+from amp_tf.loss_scaling.scaler import Memory, Scaler, unzip
 from amp_tf.loss_scaling.schedule import (
     DEFAULT_GROWTH_STEPS,
     DEFAULT_INITIAL_SCALE,
     Schedule,
     build_schedule,
+)
+from amp_tf.loss_scaling.wrapping import (
+    InnerSettings,
+    SavedScale,
+    ScalingMethods,
+    accepted,
+    without_autograph,
 )
 
 
@@ -145,7 +144,7 @@ class LossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizerV3):  # type
         """Sets the wrapped optimizer's weights; ``variables`` and HDF5 files hold no others."""
         self._optimizer.set_weights(weights)
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @without_autograph
     def apply_gradients(
         self,
         grads_and_vars: Iterable[tuple[Any, Any]],
@@ -188,7 +187,7 @@ class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # 
         """The inner optimizer's name."""
         return self._optimizer._name
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @without_autograph
     def apply_gradients(
         self,
         grads_and_vars: Iterable[tuple[Any, Any]],

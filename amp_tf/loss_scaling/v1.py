@@ -12,8 +12,9 @@ import tensorflow as tf
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.calls import inner_call
-from amp_tf.loss_scaling.scaler import Memory, Scaler, ScalingMethods, accepted, unzip
+from amp_tf.loss_scaling.scaler import Memory, Scaler, unzip
 from amp_tf.loss_scaling.schedule import DEFAULT_INITIAL_SCALE, Schedule, build_schedule
+from amp_tf.loss_scaling.wrapping import ScalingMethods, accepted, without_autograph
 
 _v1: Any = tf.compat.v1
 
@@ -98,7 +99,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         """The wrapped optimizer."""
         return self._optimizer
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @without_autograph
     def compute_gradients(self, loss: Any, *args: Any, **kwargs: Any) -> Any:
         """Scales the loss, and returns the gradients unscaled, each with its variable.
 
@@ -110,7 +111,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         gradients, variables = unzip(pairs)
         return list(zip(self.get_unscaled_gradients(gradients), variables, strict=True))
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @without_autograph
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
     ) -> Any:
@@ -151,7 +152,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
             tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TRAIN_OP, train_op)
         return train_op
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @without_autograph
     def apply_zeros_for_nonfinite(self, grads_and_vars: Any) -> Any:
         """Applies every step, with zeros for all gradients where one of them is nonfinite.
 

@@ -2,8 +2,8 @@
 
 A node in float32 has a root cause, as in :mod:`amp_tf.reporting.blockers`. Proposals are tried, not
 guessed: the rewrite's own step (:func:`amp_tf.rewriting.pipeline.decide`) decides the graph again
-under the change. Graphs without shapes are not folded, here as in ``amp-tf rewrite``; a running
-program's graphs get theirs from Grappler.
+under the change. As in ``amp-tf rewrite``, graphs without shapes are not folded; those of a running
+program get shapes from Grappler, and are.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from amp_tf.config import AmpConfig
@@ -20,8 +20,6 @@ from amp_tf.graph.datatypes import Node
 from amp_tf.graph.inference import BatchShapes
 from amp_tf.graph.names import find_followers, missing_node, pattern_for
 from amp_tf.graph.reader import read_function, read_graph
-from amp_tf.graph.templates import Templates
-from amp_tf.graph.view import GraphView
 from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.op_names import find_registered
@@ -44,8 +42,7 @@ from amp_tf.values import check_batch
 
 _NAME_A_TARGET = (
     "Nothing is converted here unless it is named. Explain it with --precision float16 --target "
-    "gpu, as a GPU would "
-    "run it, or with --precision bfloat16, as this CPU would."
+    "gpu, as a GPU would run it, or with --precision bfloat16, as this CPU would."
 )
 
 
@@ -62,10 +59,11 @@ class Explanation:
         reason: the reason for that.
         trail: the names of the nodes along which the decision came, the node first; one name where
             the node decided alone.
-        own_change: adds a pattern for this node, under all names that it may run under; empty where
-            that does not turn it.
-        change: changes a setting, which turns it and others; empty where none does.
-        remedy: says in words what would turn a float32 node where no setting does.
+        own_change: adds a pattern for this node alone, if that gives it the other precision; else
+            empty.
+        change: changes a setting that gives it, and others, the other precision; empty if none
+            does.
+        remedy: says in words how a float32 node could become 16 bit if no setting does it.
         matches: how many nodes the pattern for this one finds.
         registered: why its library registered the op for the list; empty where none did, or a
             setting moved the op.
@@ -99,8 +97,7 @@ class Explanation:
         if self.reason.balance is not None:
             lines.append(
                 "These are the cost model's estimates. To convert the node anyway, name the "
-                "precision: "
-                "--precision bfloat16, or AMP_TF_PRECISION=bfloat16."
+                "precision: --precision bfloat16, or AMP_TF_PRECISION=bfloat16."
             )
         if len(self.trail) > 1:
             lines.append("The decision came from node to node: " + " <- ".join(self.trail))
@@ -122,7 +119,7 @@ class Explanation:
         return "is left as it is"
 
     def _proposals(self) -> list[str]:
-        """Returns what would compute the node in the other precision, a line each."""
+        """Returns a line for each way to compute the node in the other precision."""
         other = "16 bit"
         if self.precision.is_f16:
             other = "float32"
@@ -171,23 +168,20 @@ def explain(
     """
     names = check_arguments(graph, config, preserve, hardware, library, None)
     config = dataclasses.replace(config, report_path="-")  # the report gets a basis for blockers
-    # Decide the graph.
-    read: Callable[[Any, Templates], GraphView] = read_function
+    resolution = settle(config, hardware)
     if not hasattr(graph, "node_def"):
-        read = read_graph
         library = graph.library
     job = Job.of(
         config,
-        settle(config, hardware),
+        resolution,
         library,
         names,
         has_preserved=True,
         batches=BatchShapes(graph, library, check_batch(batch, where="explain(batch=…)")),
         beyond_range=beyond_range or {},
     )
-    given = job.form(read(graph, job.templates), None)
-    form, casts = decide(given)
-    figures = GraphFigures(report_of(form, casts))
+    given = _form_of(graph, job)
+    figures = GraphFigures(report_of(*decide(given)))
     view = figures.view
     if node_name not in view.number_of:
         place = where or "graph"
@@ -200,12 +194,12 @@ def explain(
     old_op = op  # of a node that folding made
     if node_name in given.view.number_of:
         old_op = given.view.ops[given.view.number_of[node_name]]
-    op_list = lists_of(job.resolution).get(op, "")
+    op_list = lists_of(resolution).get(op, "")
     row = find_registered(op)
     registered = ""
     if row and op_list == row.op_list:
         registered = row.why
-    # Try what may turn it.
+    # Try changes that may give it the other precision.
     is_f16 = bool(figures.is_f16[node])
     trail = figures.report.painting.trail(node)
     field = "keep_float32"
@@ -234,8 +228,18 @@ def explain(
     )
 
 
+def _form_of(graph: Any, job: Job) -> Form:
+    """Reads a GraphDef or FunctionDef into its first form."""
+    if hasattr(graph, "node_def"):
+        return job.form(read_function(graph, job.templates), None)
+    return job.form(read_graph(graph, job.templates), None)
+
+
 def _changes(figures: GraphFigures, node: Node, root: Root | None) -> list[Change]:
-    """Returns the changes of settings that may turn a node and its like, the narrowest first."""
+    """Returns the changes of settings that may give a node the other precision.
+
+    Nodes like it may get it, too. The narrowest change comes first.
+    """
     op = figures.view.ops[node]
     if figures.reasons[node].rule is Rule.FORCED_BY_NAME:
         name = figures.view.names[node]

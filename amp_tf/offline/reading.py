@@ -1,5 +1,4 @@
-"""Reads what holds graphs and weights: SavedModels, Keras files, models in memory, GraphDef files,
-checkpoints.
+"""Reads SavedModels, Keras files, models in memory, GraphDef files and checkpoints.
 
 It also writes GraphDef files, and checkpoints with some variables in 16 bit.
 """
@@ -212,10 +211,10 @@ def _tensor_names(infos: Iterable[Any]) -> Iterator[str]:
 
 
 class Checkpoint:
-    """The checkpoint of a SavedModel's folder; a FileError where it is damaged.
+    """The checkpoint in a SavedModel's folder. A damaged one is a FileError.
 
     Attributes:
-        shapes: those of its float32 tensors, by key; empty for a model without variables.
+        shapes: the shapes of its float32 tensors, by key; empty for a model without variables.
     """
 
     def __init__(self, folder: Path) -> None:

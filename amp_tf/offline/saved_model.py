@@ -1,5 +1,6 @@
-"""Converts a SavedModel on disk: the copy computes in mixed precision in any TensorFlow, with or
-without amp_tf.
+"""Converts a SavedModel on disk.
+
+The copy computes in mixed precision in any TensorFlow, with or without amp_tf.
 
 Signatures keep their names and types, and assets are copied unchanged; so are variables, unless
 weights are asked for in 16 bit (:mod:`amp_tf.offline.weights`). Links stay links; a model with
@@ -11,7 +12,7 @@ from __future__ import annotations
 import os.path
 import shutil
 import stat
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -19,12 +20,14 @@ from typing import Any, NamedTuple
 from amp_tf.config import WEIGHTS, AmpConfig, check_config
 from amp_tf.errors import ConfigError, FileError
 from amp_tf.offline import reading
-from amp_tf.offline.weights import find_beyond_range, store_weights
+from amp_tf.offline.variables import BeyondRange, find_beyond_range
+from amp_tf.offline.weights import store_weights
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.reporting import files
 from amp_tf.reporting.figures import GraphReport
-from amp_tf.reporting.reports import RewriteReport, Weights
+from amp_tf.reporting.reports import RewriteReport
+from amp_tf.reporting.weights import Weights
 from amp_tf.rewriting.pipeline import rewrite, settle
 from amp_tf.values import check_batch, check_choice
 
@@ -56,10 +59,9 @@ def convert_saved_model(
         config: what to convert; the environment's settings by default. For a model that will be
             served on other devices than this machine's set ``precision`` and ``target``.
         hardware: the devices to convert for; this machine's CPU by default.
-        replace: whether ``dst`` may be a SavedModel, even ``src`` itself, in whose place the copy
-            comes.
-        weights: ``"f16"`` stores variables in 16 bit where all that computes with them reads them
-            so; the report's ``weights`` says which. ``"float32"`` stores all as they are.
+        replace: whether the copy may replace a SavedModel in ``dst``, even ``src`` itself.
+        weights: ``"f16"`` stores variables in 16 bit that nodes only compute with in 16 bit; the
+            report's ``weights`` lists them. ``"float32"`` stores all as they are.
         batch: under ``auto``, the batch size of the requests, or the smallest and the largest. By
             default what is converted is faster for a single example and for a large batch alike.
 
@@ -198,7 +200,7 @@ class ModelGraph(NamedTuple):
 
     graph: Any
     preserve: frozenset[str] = frozenset()
-    beyond_range: Mapping[str, Container[str]] = MappingProxyType({})
+    beyond_range: BeyondRange = MappingProxyType({})
 
 
 def read_graphs(path: str | Path, config: AmpConfig, hardware: Hardware) -> list[ModelGraph]:
@@ -225,7 +227,7 @@ def _graphs_of(
         config = AmpConfig.from_env()
     target = settle(config, hardware).target
     preserved = [frozenset(reading.preserved_nodes(meta_graph)) for meta_graph in model.meta_graphs]
-    beyond: Sequence[Mapping[str, Container[str]]] = [{} for _ in preserved]
+    beyond: Sequence[BeyondRange] = [{} for _ in preserved]
     if target is not None and target.precision is Precision.FLOAT16:
         beyond = find_beyond_range(model, checkpoint, preserved, target.precision)
     found = zip(model.meta_graphs, preserved, beyond, strict=True)
@@ -252,9 +254,9 @@ def _replace(source: Path, target: Path, model: bytes, weights: Weights | None) 
 
 
 def _write(source: Path, target: Path, model: bytes, weights: Weights | None) -> None:
-    """Writes the copy, or leaves the target unchanged.
+    """Writes the copy to a target that is not there, or is an empty folder.
 
-    The file that makes it a model comes last.
+    The file that makes it a model comes last. If writing fails, the target is as it was.
     """
     was_there = os.path.lexists(target)
     types: dict[str, int] = {}

@@ -1,486 +1,58 @@
 """Stores variables of a converted SavedModel in 16 bit: half the file, and no casts of weights.
 
-A variable stands in many places: nodes with its handle, arguments of functions, objects, a key of
-the checkpoint. Places of the same variable are linked by calls, by the captures of functions, by
-the nodes that restore it, and where one variable is assigned another's value. Linked places have
-one type. A variable is stored in 16 bit if all of this holds.
-
-- It is float32, and the checkpoint has it whole.
-- A cast to 16 bit reads it, perhaps through a gather or a reshape.
-- Its other readers can have another type: they save it, or ask for its shape.
-- It is written only by nodes that restore or initialize it.
-- None of its values becomes infinite.
+:mod:`amp_tf.offline.variables` decides which variables, and what changes in the graphs.
 """
 
 from __future__ import annotations
 
 import collections
-import dataclasses
-from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from amp_tf.errors import GraphError, RewriteError
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import connected
-from amp_tf.graph.attributes import ARG_OP, value_of
-from amp_tf.graph.datatypes import Node, Port, Unit
+from amp_tf.graph.datatypes import Unit
 from amp_tf.graph.editor import apply_to_function, apply_to_graph
-from amp_tf.graph.edits import Edits, NewNode, Reader, Reop, Rewire, attribute
+from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, attribute
 from amp_tf.graph.names import FreshNames
-from amp_tf.graph.reader import RETVAL_OP, read_function, read_graph
-from amp_tf.graph.templates import Templates, find_loop_bodies, referenced
+from amp_tf.graph.reader import read_function, read_graph
+from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
 from amp_tf.offline.reading import Checkpoint
+from amp_tf.offline.variables import BeyondRange, Body, Changes, search_variables
 from amp_tf.oplists import table
-from amp_tf.precision import Precision
-from amp_tf.reporting.reports import Kept, StoredVariable, Weights
-
-_PASSING = table.UNCHANGED | table.PICKING
-_F16 = {datatypes.BFLOAT16: Precision.BFLOAT16, datatypes.HALF: Precision.FLOAT16}
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Body:
-    """A graph or a function of a model.
-
-    Attributes:
-        meta: the number of its MetaGraph.
-        view: the graph or function.
-        preserved: the nodes whose results somebody fetches.
-        is_loop_body: whether it is the body of a loop, and nothing else.
-        is_called_once: whether a single node calls it, and no object does.
-    """
-
-    meta: int
-    view: GraphView
-    preserved: Container[str] = ()
-    is_loop_body: bool = False
-    is_called_once: bool = False
-
-    def input_unit(self, node: Node, position: int) -> Unit:
-        """Returns the unit of an input."""
-        return self.view.base[node] + self.view.signatures[node].inputs[position]
-
-    def output_unit(self, node: Node, port: Port) -> Unit:
-        """Returns the unit of a result."""
-        return self.view.base[node] + self.view.signatures[node].outputs[port]
-
-
-class Change(NamedTuple):
-    """A change of a body that a variable in 16 bit needs.
-
-    Attributes:
-        kind: ``unit``, ``argument`` or ``result``, which becomes 16 bit; ``cast``, a cast to 16
-            bit, which goes; ``initial``, a node that assigns a float32 value, which has to be cast.
-        number: the number of the unit, argument, result or node.
-    """
-
-    body: Body
-    kind: str
-    number: int
-
-
-_Changes = Sequence[tuple[Change, int]]  # each with the ``DataType`` number of its variable
-
-
-def _bodies(number: int, meta: Any, preserved: Container[str]) -> list[Body]:
-    """Reads the graph and the functions of a MetaGraph."""
-    graph = meta.graph_def
-    functions = graph.library.function
-    calls = collections.Counter(meta.object_graph_def.concrete_functions.keys())
-    for nodes in (graph.node, *(function.node_def for function in functions)):
-        for node in nodes:
-            calls.update(referenced(node))
-    loop_bodies = find_loop_bodies(functions)
-    templates = Templates(graph.library)
-    found = [Body(number, read_graph(graph, templates), preserved)]
-    for function in functions:
-        if function.signature.attr:  # each call chooses its types
-            continue
-        name = function.signature.name
-        view = read_function(function, templates)
-        is_loop_body = name in loop_bodies
-        found.append(Body(number, view, is_loop_body=is_loop_body, is_called_once=calls[name] == 1))
-    return found
-
-
-class _VariableSearch:
-    """Finds variables, and the nodes that read and write them.
-
-    Args:
-        bodies: all bodies of a model, by the number of their MetaGraph and their name.
-    """
-
-    def __init__(self, bodies: Mapping[tuple[int, str], Body]) -> None:
-        self._bodies = bodies
-        self._places: dict[Hashable, int] = {}
-        self._links: list[tuple[int, int]] = []
-        self._kept: dict[int, tuple[Kept, str]] = {}
-        self._changes: dict[int, list[Change]] = collections.defaultdict(list)
-        # The nodes that give the value of each variable.
-        self._reads: dict[int, list[tuple[Body, Node]]] = collections.defaultdict(list)
-        self._keys: dict[int, str] = {}
-        self._objects: dict[int, Any] = {}
-
-    def follow_handles(self, body: Body) -> None:
-        """Follows the handles of variables through a body."""
-        view = body.view
-        for node in view.nodes_with(table.VARIABLE_HANDLES):
-            shared = value_of(view.protos[node], "shared_name").s or view.names[node].encode()
-            place = self._node(body, node)
-            self._links.append((place, self._place(body.meta, "shared", shared)))
-            held = next(unit for unit in view.units(node) if view.slot(node, unit).attr == "dtype")
-            self._change(place, body, "unit", held)
-        columns = ("src_node", "src_port", "dst_node", "dst_position")
-        for source, port, node, position in view.edges.rows(*columns):
-            handle = self._handle(body, source, port)
-            if handle is not None:
-                self._follow_handle(handle, body, source, (node, position))
-
-    def _follow_handle(self, handle: int, body: Body, source: Node, reader: Reader) -> None:
-        """Follows a handle to a node that reads it."""
-        view = body.view
-        node, position = reader
-        op = view.ops[node]
-        if op in table.VARIABLE_VALUES:
-            if view.names[node] in body.preserved:
-                self._keep(handle, Kept.READ, body, node)
-                return
-            self._reads[handle].append((body, node))
-            self._change(handle, body, "unit", body.output_unit(node, 0))
-            self._follow_value(handle, body, node)
-            return
-        if op in table.VARIABLE_WRITES and position == 0:
-            self._change(handle, body, "unit", body.input_unit(node, 1))
-            self._follow_back(handle, body, node)
-            return
-        callees = self._callees(body, node, position)
-        for callee, argument in callees:
-            self._links.append((handle, self._node(callee, argument)))
-        if callees or op in table.VARIABLE_QUESTIONS | table.UNCHANGED:
-            return
-        if not self._stays(body, source, node):
-            why = Kept.WRITTEN if op in table.STORING else Kept.HANDED_ON
-            self._keep(handle, why, body, node)
-
-    def link_objects(self, meta: int, objects: Any, checkpoint: Checkpoint) -> None:
-        """Links the objects of a MetaGraph with their keys and with the functions' captures."""
-        places = [self._place(meta, "object", number) for number in range(len(objects.nodes))]
-        for place, node in zip(places, objects.nodes, strict=True):
-            if node.HasField("variable"):
-                self._objects[place] = node.variable
-                if node.variable.experimental_distributed_variable_components:
-                    self._kept[place] = Kept.DISTRIBUTED, ""
-        for number, key in checkpoint.keys_of(objects):
-            self._links.append((places[number], self._key(key)))
-        for name, function in objects.concrete_functions.items():
-            if body := self._bodies.get((meta, name)):
-                arguments = body.view.nodes_with((ARG_OP,))
-                captured = arguments[len(arguments) - len(function.bound_inputs) :]
-                for number, argument in zip(function.bound_inputs, captured, strict=True):
-                    self._links.append((places[number], self._node(body, argument)))
-
-    def judge(
-        self, checkpoint: Checkpoint, beyond: Sequence[Mapping[str, Container[str]]]
-    ) -> tuple[list[StoredVariable], dict[Body, list[tuple[Change, int]]]]:
-        """Decides for each float32 tensor of the checkpoint, and sets the types of objects.
-
-        Args:
-            checkpoint: the model's checkpoint.
-            beyond: the result of :func:`find_beyond_range`, before the graphs were converted.
-
-        Returns:
-            All variables, and the changes of each body.
-
-        Raises:
-            FileError: values cannot be read.
-        """
-        unseen = dict(checkpoint.shapes)
-        variables = []
-        decided: dict[Body, list[tuple[Change, int]]] = collections.defaultdict(list)
-        for group, keys in self._variables(checkpoint):
-            changes = [change for place in group for change in self._changes[place]]
-            data_type, kept = self._judge_one(group, changes, beyond)
-            if not kept and not all(checkpoint.fits(key, data_type) for key in keys):
-                kept = Kept.RANGE, ""
-            precision = Precision.FLOAT32 if kept else _F16[data_type]
-            objects = [self._objects[place] for place in group if place in self._objects]
-            for key in keys:
-                name = objects[0].name if objects else key
-                shape = unseen.pop(key)
-                variables.append(StoredVariable(name, key, shape, precision, *(kept or ())))
-            if kept:
-                continue
-            for change in changes:
-                decided[change.body].append((change, data_type))
-            for variable in objects:
-                variable.dtype = data_type
-        why = Kept.UNREAD
-        if any(each.view.nodes_with(table.REFERENCE_VARIABLES) for each in self._bodies.values()):
-            why = Kept.REFERENCE
-        for key, shape in unseen.items():
-            variables.append(StoredVariable(key, key, shape, Precision.FLOAT32, why))
-        return variables, decided
-
-    def _judge_one(
-        self,
-        group: Sequence[int],
-        changes: Sequence[Change],
-        beyond: Sequence[Mapping[str, Container[str]]],
-    ) -> tuple[int, tuple[Kept, str] | None]:
-        """Returns the 16-bit type of a variable, and why it stays float32, ``None`` if it need not.
-
-        Args:
-            group: the places of the variable.
-            changes: the changes that it needs.
-            beyond: as for :meth:`judge`.
-        """
-        types = set()
-        for change in changes:
-            if change.kind == "cast":
-                types.add(change.body.view.protos[change.number].attr["DstT"].type)
-        for body, node in self._reads_of(group):
-            if body.view.names[node] in beyond[body.meta].get(body.view.function, ()):
-                return datatypes.INVALID, (Kept.RANGE, "")
-        for place in group:
-            if place in self._kept:
-                return datatypes.INVALID, self._kept[place]
-        if len(types) != 1:
-            return datatypes.INVALID, (Kept.UNREAD, "")
-        return types.pop(), None
-
-    def find_beyond_range(
-        self, checkpoint: Checkpoint, data_type: int
-    ) -> Iterator[tuple[Body, str]]:
-        """Yields the nodes that give variables with a value which becomes infinite in 16 bit.
-
-        Each comes with its body.
-
-        Raises:
-            FileError: values cannot be read.
-        """
-        for group, keys in self._variables(checkpoint):
-            reads = self._reads_of(group)
-            if reads and not all(checkpoint.fits(key, data_type) for key in keys):
-                for body, node in reads:
-                    yield body, body.view.names[node]
-
-    def _variables(self, checkpoint: Checkpoint) -> Iterator[tuple[Sequence[int], list[str]]]:
-        """Yields the places and keys of each variable that the checkpoint has whole in float32."""
-        for group in connected(self._places.values(), self._links):
-            keys = [self._keys[place] for place in group if place in self._keys]
-            if keys and checkpoint.shapes.keys() >= {*keys}:
-                yield group, keys
-
-    def _reads_of(self, group: Sequence[int]) -> list[tuple[Body, Node]]:
-        return [read for place in group for read in self._reads[place]]
-
-    def _place(self, *what: Hashable) -> int:
-        return self._places.setdefault(what, len(self._places))
-
-    def _node(self, body: Body, node: Node) -> int:
-        return self._place(body.meta, body.view.function, node)
-
-    def _key(self, key: str) -> int:
-        place = self._place("key", key)
-        self._keys[place] = key
-        return place
-
-    def _change(self, place: int, body: Body, kind: str, number: int) -> None:
-        self._changes[place].append(Change(body, kind, number))
-
-    def _keep(self, place: int, why: Kept, body: Body, node: Node) -> None:
-        name = body.view.names[node]
-        if body.view.function:
-            name = f"{body.view.function}/{name}"
-        self._kept.setdefault(place, (why, name))
-
-    def _handle(self, body: Body, node: Node, port: Port) -> int | None:
-        """Returns the place from which a handle comes; ``None`` for other tensors."""
-        view = body.view
-        while view.ops[node] not in table.VARIABLE_HANDLES:
-            if view.ops[node] == ARG_OP:
-                if view.dtypes[view.base[node]] != datatypes.RESOURCE:
-                    return None
-                break
-            if view.ops[node] in table.UNCHANGED:
-                port = 0
-            elif not table.is_loop(view.ops[node]):
-                return None
-            node, port = view.inputs(node)[port]
-        return self._node(body, node)
-
-    def _callees(self, body: Body, node: Node, position: int) -> list[tuple[Body, int]]:
-        """Returns the functions that get an input of a node, and the argument that it is.
-
-        There are none if one of them is not known.
-        """
-        op = body.view.ops[node]
-        argument = position - table.HANDING_OVER.get(op, position + 1)
-        if argument < 0:
-            return []
-        found = []
-        for name in referenced(body.view.protos[node]):
-            callee = self._bodies.get((body.meta, name))
-            if callee is not None:
-                found.append((callee, argument))
-            elif name != op:
-                return []
-        return found
-
-    def _stays(self, body: Body, source: Node, node: Node) -> bool:
-        """Tells whether a node is the result of a loop's body that gives back an argument."""
-        result = node - len(body.view.nodes_with((ARG_OP,)))
-        return body.is_loop_body and body.view.ops[node] == RETVAL_OP and source == result
-
-    def _follow_value(self, handle: int, body: Body, node: Node, port: Port = 0) -> None:
-        """Follows the value of a variable to its readers."""
-        for reader, position in body.view.readers(node, port):
-            if _narrows(body.view, reader):
-                self._change(handle, body, "cast", reader)
-            else:
-                self._follow_to(handle, body, node, (reader, position))
-
-    def _follow_to(self, handle: int, body: Body, node: Node, place: Reader) -> None:
-        """Follows the value of a variable, which a node gives, to a reader that is no cast."""
-        view = body.view
-        reader, position = place
-        op = view.ops[reader]
-        unit = body.input_unit(reader, position)
-        is_saved = op in table.CHECKPOINT_WRITES and position >= table.CHECKPOINT_WRITES[op]
-        if is_saved or op in table.SHAPE_QUESTIONS:
-            self._change(handle, body, "unit", unit)
-            return
-        if op in table.VARIABLE_WRITES:
-            written = self._handle(body, *view.inputs(reader)[0])
-            if written is not None:
-                self._links.append((handle, written))
-                return
-        is_passing = op in _PASSING and position == 0 and view.names[reader] not in body.preserved
-        if is_passing and unit == body.output_unit(reader, 0):
-            self._change(handle, body, "unit", unit)
-            self._follow_value(handle, body, reader)
-            return
-        if self._stays(body, node, reader):
-            self._change(handle, body, "result", node)
-            return
-        callees = self._callees(body, reader, position)
-        if not callees or not all(callee.is_called_once for callee, _ in callees):
-            self._keep(handle, Kept.READ, body, reader)
-            return
-        self._change(handle, body, "unit", unit)
-        for callee, argument in callees:
-            self._reads[handle].append((callee, argument))
-            self._change(handle, callee, "argument", argument)
-            self._follow_value(handle, callee, argument)
-        if table.is_loop(op):
-            self._follow_value(handle, body, reader, position)
-
-    def _follow_back(self, handle: int, body: Body, writer: Node) -> None:
-        """Follows the value that a node assigns to where it comes from."""
-        view = body.view
-        passing = []
-        node, port = view.inputs(writer)[1]
-        while view.ops[node] in _PASSING:
-            passing.append(node)
-            node, port = view.inputs(node)[0]
-        if view.ops[node] in table.VARIABLE_VALUES:
-            return  # that variable's value is followed to here
-        if view.ops[node] not in table.CHECKPOINT_READS:
-            if view.function:
-                self._keep(handle, Kept.WRITTEN, body, writer)
-            else:
-                self._change(handle, body, "initial", writer)
-            return
-        if len(view.readers(node, port)) != 1 or any(len(view.readers(n)) != 1 for n in passing):
-            self._keep(handle, Kept.WRITTEN, body, writer)
-            return
-        names, slices = (_strings(view.protos[source]) for source, _ in view.inputs(node)[1:])
-        if port >= min(len(names), len(slices)) or slices[port]:
-            self._keep(handle, Kept.PARTITIONED, body, writer)
-            return
-        self._links.append((handle, self._key(names[port].decode())))
-        for each in passing:
-            self._change(handle, body, "unit", body.input_unit(each, 0))
-        self._change(handle, body, "unit", body.output_unit(node, port))
-
-
-def _narrows(view: GraphView, node: Node) -> bool:
-    """Tells whether a node casts to 16 bit, and rounds."""
-    if view.ops[node] not in table.CASTS:
-        return False
-    cast = view.protos[node]
-    return cast.attr["DstT"].type in _F16 and not value_of(cast, "Truncate").b
-
-
-def _strings(constant: Any) -> Sequence[bytes]:
-    """Returns the values of a Const node of strings; none of another node."""
-    if constant is None:
-        return ()
-    found: Sequence[bytes] = value_of(constant, "value").tensor.string_val
-    return found
-
+from amp_tf.reporting.weights import Weights
 
 _SUFFIX = "AmpTfWeights"
 _FOR_INFERENCE = (
     "amp_tf stored these weights in {}, for inference. To train, take the model that was "
-    "converted, or convert it "
-    "without 16-bit weights. Where this model is a part of one that is trained, call it outside "
-    "of the GradientTape, "
-    "or in tape.stop_recording()"
+    "converted, or convert it without 16-bit weights. Where this model is a part of one that is "
+    "trained, call it outside of the GradientTape, or in tape.stop_recording()"
 )
-
-
-def _search(
-    model: Any, checkpoint: Checkpoint, preserved: Sequence[frozenset[str]]
-) -> _VariableSearch:
-    """Searches a ``SavedModel`` proto for all variables."""
-    found: list[Body] = []
-    for number, nodes in enumerate(preserved):
-        found += _bodies(number, model.meta_graphs[number], nodes)
-    search = _VariableSearch({(body.meta, body.view.function): body for body in found})
-    for body in found:
-        search.follow_handles(body)
-    for number, meta in enumerate(model.meta_graphs):
-        search.link_objects(number, meta.object_graph_def, checkpoint)
-    return search
-
-
-def find_beyond_range(
-    model: Any, checkpoint: Checkpoint, preserved: Sequence[frozenset[str]], precision: Precision
-) -> list[dict[str, set[str]]]:
-    """Finds the nodes that give variables with values which become infinite in a 16-bit type.
-
-    Returns for each MetaGraph their names, by function, ``""`` for its graph. Arguments: as of
-    :func:`store_weights`. Raises a GraphError where a graph is broken, and a FileError where the
-    checkpoint cannot be read.
-    """
-    found: list[dict[str, set[str]]] = [{} for _ in model.meta_graphs]
-    if not checkpoint.shapes:
-        return found
-    search = _search(model, checkpoint, preserved)
-    for body, name in search.find_beyond_range(checkpoint, precision.data_type):
-        found[body.meta].setdefault(body.view.function, set()).add(name)
-    return found
 
 
 def store_weights(
     model: Any,
     checkpoint: Checkpoint,
     preserved: Sequence[frozenset[str]],
-    beyond: Sequence[Mapping[str, Container[str]]],
+    beyond: Sequence[BeyondRange],
 ) -> Weights:
-    """Gives variables of a ``SavedModel`` proto, which is converted and is changed, 16-bit types
-    where its graphs read them so.
+    """Gives variables 16-bit types where the graphs of a converted model read them so.
 
-    The copy needs those variables of its checkpoint in 16 bit that are ``stored`` of the result.
-    ``preserved`` are, of each MetaGraph, the nodes of its graph whose results somebody fetches, and
-    ``beyond`` what :func:`find_beyond_range` found.
+    Args:
+        model: the ``SavedModel`` proto, which is changed. Its checkpoint then needs the variables
+            in 16 bit that the result lists as ``stored``.
+        checkpoint: its checkpoint.
+        preserved: for each MetaGraph, the nodes of its graph whose results somebody fetches.
+        beyond: the result of :func:`amp_tf.offline.variables.find_beyond_range`, from before the
+            graphs were converted.
 
-    Raises a GraphError where a graph is broken, and a RewriteError where the result did not pass
-    verification; this is a bug of amp_tf.
+    Raises:
+        GraphError: a graph is broken.
+        FileError: the checkpoint cannot be read.
+        RewriteError: the result did not pass verification; this is a bug of amp_tf.
     """
-    search = _search(model, checkpoint, preserved)
+    search = search_variables(model, checkpoint, preserved)
     variables, decided = search.judge(checkpoint, beyond)
     for number, meta in enumerate(model.meta_graphs):
         changed = [body for body in decided if body.meta == number]
@@ -499,7 +71,7 @@ def store_weights(
     return Weights(tuple(sorted(variables, key=lambda each: (-each.size, each.key))))
 
 
-def _apply(graph: Any, bodies: Mapping[str, tuple[Body, _Changes]]) -> None:
+def _apply(graph: Any, bodies: Mapping[str, tuple[Body, Changes]]) -> None:
     """Makes the changes of a graph and its functions, which are given by name.
 
     Raises:
@@ -521,7 +93,7 @@ def _apply(graph: Any, bodies: Mapping[str, tuple[Body, _Changes]]) -> None:
             read_function(function, templates)
 
 
-def _function_after(function: Any, body: Body, changes: _Changes) -> Any:
+def _function_after(function: Any, body: Body, changes: Changes) -> Any:
     """Returns a FunctionDef with its changes."""
     view = body.view
     edits = _edits(view, changes)
@@ -538,8 +110,8 @@ def _function_after(function: Any, body: Body, changes: _Changes) -> Any:
     return after
 
 
-def _edits(view: GraphView, changes: _Changes) -> Edits:
-    """Returns the edits that changes ask for, but for those of arguments and results."""
+def _edits(view: GraphView, changes: Changes) -> Edits:
+    """Returns the edits for some changes, except those of arguments and results."""
     fresh = FreshNames(view.names, _SUFFIX)
     units: dict[int, set[Unit]] = collections.defaultdict(set)
     reops = []

@@ -1,3 +1,4 @@
-"""The op lists as data, what the user changes in them, and which devices and kernels can run 16
-bit.
+"""Holds the op lists as data, and what the user changes in them.
+
+The package also knows which devices and kernels can run 16 bit.
 """

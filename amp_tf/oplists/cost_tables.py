@@ -30,14 +30,14 @@ from amp_tf.oplists.table import Trait
 VERSION = 1  #: of the files
 _MOST_BYTES = 16 << 20  #: of a file; those that are shipped have 20 KB
 DISPATCH = 3_000.0  #: ns for each op that TensorFlow starts, whatever its size
-FEW_OPERATIONS = 8e6  #: so many of a product one thread computes; what is more is shared
-# Suffixes of an op's name in rows of their own.
+FEW_OPERATIONS = 8e6  #: one thread computes so many operations of a product; threads share the rest
+# Suffixes of op names: rows for variants of an op.
 #: Products that read their second matrix transposed, which is slow in oneDNN's float32 kernel.
 TRANSPOSED = ", second transposed"
 #: Convolutions in NCHW, which gain next to nothing unless they have one tap.
 CHANNELS_FIRST = ", channels first"
 POINTWISE_FIRST = ", channels first, one tap"
-#: Ops with a tensor much smaller than their result, as the scales of a normalization are.
+#: Ops with an input much smaller than their result, such as the scale of a normalization.
 BROADCAST = ", broadcast"
 SHIPPED_FOLDER = Path(__file__).parent / "cpu_costs"
 
@@ -47,7 +47,7 @@ FREE = Trait(
     Reshape Shape ShapeN Snapshot Squeeze StatelessWhile StopGradient Switch TensorListGetItem
     TensorListPopBack TensorListPushBack TensorListPushBackBatch TensorListSetItem While"""
 )
-FREE_OP = "Identity"  #: one of them, as which an op costs that another op computes as well
+FREE_OP = "Identity"  #: the row of ops that another op computes, and so cost nothing
 
 _FORWARD = Trait(
     "Conv2D Conv3D DepthwiseConv2dNative _FusedConv2D _FusedConv3D _FusedDepthwiseConv2dNative"
@@ -75,14 +75,14 @@ BATCHED = ("BatchMatMul", "BatchMatMulV2")
 #: Convolutions whose output channels read one input channel each.
 DEPTHWISE = frozenset(op for op in CONVOLUTIONS if "Depthwise" in op)
 
-# Depthwise gradients that oneDNN leaves to a kernel many times slower in 16 bit.
+# Depthwise gradients for which oneDNN uses a kernel that is many times slower in 16 bit.
 SLOW_IF_STRIDED = Trait("DepthwiseConv2dNativeBackpropInput")
 SLOW_IF_LARGE = Trait("DepthwiseConv2dNativeBackpropFilter")  #: with more than VECTOR_TAPS taps
 VECTOR_TAPS = 9
 SLOW = ", slow"  #: their suffix
 SLOWNESS = 25.0  #: times float32's time
 
-#: float32 values in a vector of AVX-512; oneDNN computes so many channels of a result at a time.
+#: The float32 values in a vector of AVX-512: oneDNN computes so many channels at a time.
 LANES = 16
 
 #: Further products, each with the product whose kernel it runs.
@@ -142,8 +142,8 @@ class CostTable:
         source: the machine that was measured, for people.
         elements: ns for each element of an op's largest tensor, at each of the sizes.
         other: the same for ops that are not in ``elements``.
-        products: for each product; some again with :data:`TRANSPOSED`, :data:`CHANNELS_FIRST` or
-            :data:`POINTWISE_FIRST`.
+        products: the costs of each product, and of some variants, whose names end with
+            :data:`TRANSPOSED`, :data:`CHANNELS_FIRST` or :data:`POINTWISE_FIRST`.
         to_f16: ns for each element of a cast to 16 bit, at each of the sizes.
         to_float32: the same for casts to float32.
         sizes: elements of the tensors that were measured, from small to large.
@@ -292,7 +292,10 @@ def read_table(path: Path) -> CostTable:
 
 
 def _table(fields: Any) -> CostTable:
-    """The table of a file's content; a wrong one raises a ValueError, or what Python raises."""
+    """Makes the table from a file's content.
+
+    Wrong content raises a ValueError, or an error of Python's own.
+    """
     if fields["version"] != VERSION:
         raise ValueError("it has another version")
     sizes = _times(fields["sizes"])
@@ -343,4 +346,4 @@ def _product(values: Any) -> ProductCost:
     return cost
 
 
-SHIPPED = read_table(SHIPPED_FOLDER / "amd-zen5.json")  #: what counts where nobody says which CPU
+SHIPPED = read_table(SHIPPED_FOLDER / "amd-zen5.json")  #: the table if the CPU is not given

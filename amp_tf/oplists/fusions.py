@@ -1,4 +1,4 @@
-"""Fusions: ops that TensorFlow's remapper computes together with a product, and other pairs.
+"""Fusions: ops that TensorFlow's remapper computes together with a product or another op.
 
 The remapper runs before amp_tf and once more after it. A fusion made before is split again if it
 prevents 16 bit (:mod:`amp_tf.rewriting.splitting`). An op that will be fused costs nothing of its
@@ -24,10 +24,11 @@ class Step:
 
     Attributes:
         op: the op.
-        arguments: the number of its inputs after the first, which is the value it is computed of.
+        arguments: the number of its inputs after the first, which is the result of the step before.
         attributes: its attributes, each with the attribute of the fused product that holds it.
         fixed: further attributes, each with its value as the argument of an ``AttrValue``.
-        all_ones: attributes that must be ones if oneDNN has no kernel, for TensorFlow's own one.
+        all_ones: attributes that must be ones where oneDNN has no kernel, because TensorFlow's own
+            needs that.
     """
 
     op: str

@@ -143,10 +143,10 @@ def has_onednn(flags: Set[str], arm_part: str, setting: str) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def cpu_info() -> Mapping[str, str]:
-    """The facts of the first core in /proc/cpuinfo, by their keys; empty without such a file."""
+    """The entries of the first core in /proc/cpuinfo by key; empty without such a file."""
     facts: dict[str, str] = {}
     with contextlib.suppress(OSError), _CPU_INFO.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:  # up to the second core: each has a part
+        for line in lines:  # up to the second core, each of which has a section
             key, colon, value = line.partition(":")
             if not colon and facts:
                 break
@@ -192,7 +192,7 @@ def costs_here() -> CostTable:
 
 
 def shipped_costs() -> CostTable:
-    """The shipped table for this kind of CPU; a careful one for a kind that was not measured."""
+    """The shipped table for this kind of CPU, or a conservative one for an unknown kind."""
     info = cpu_info()
     flags = cpu_flags()
     for unit in ("amx_bf16", "avx512_bf16"):

@@ -23,7 +23,8 @@ from amp_tf.oplists.cost_tables import CHANNELS_FIRST_LAYOUTS
 from amp_tf.oplists.table import ALLOW, CPU, FUSED_PRODUCTS, ROWS, Trait
 
 Attributes = Mapping[str, Any]  #: of a node, as AttrValues
-#: Gives the channels of a convolution's image and those that its filter reads; -1 for unknown.
+#: Gives the channels of a convolution's image, and the channels that its filter reads; -1 if
+#: unknown.
 Channels = Callable[[], tuple[int, int]]
 
 #: Ops that the remapper makes for oneDNN. Without it their kernels fail, most with "Missing 0-th
@@ -38,12 +39,14 @@ ROUNDED = frozenset(row.op for row in ROWS if row.table == CPU and row.op_list =
 
 
 class Refusal(NamedTuple):
-    """A request that registered 16-bit kernels of a CPU refuse, although float32's do not.
+    """Describes a property of nodes that 16-bit kernels of a CPU refuse.
+
+    The kernels are registered nevertheless. float32's support the property.
 
     Attributes:
-        what: the request, for people.
+        what: the property, for people.
         ops: whose kernels refuse it.
-        is_asked: tells whether a node makes the request.
+        is_asked: tells whether a node has the property.
     """
 
     what: str
@@ -100,8 +103,8 @@ ONEDNN_REFUSALS = (
     Refusal("its first matrix transposed", Trait("_FusedMatMul"), _transposes_first),
 )
 #: Gradients of maxima, each with its forward op and the input that reads its result. With channels
-#: first, oneDNN alone computes them, from the state of its own forward kernel, and so in one type.
-#: (MaxPool3DGrad is float32 almost always.)
+#: first only oneDNN computes them, from the state that its forward kernel left, so both must have
+#: one type. (MaxPool3DGrad is float32 almost always.)
 PAIRED = {"MaxPool3DGrad": ("MaxPool3D", 1), "MaxPoolGrad": ("MaxPool", 1)}
 PAIRED_WHAT = "channels first and a gradient"
 
@@ -126,7 +129,8 @@ def refusals(data_type: int, *, runs_eigen: bool) -> tuple[Refusal, ...]:
 def _is_real(op: str, data_type: int) -> bool:
     """Returns True if the CPU kernel of an op is no placeholder.
 
-    TensorFlow's look-up of the kernel's class is private. If it fails, the kernel is not relied on.
+    TensorFlow's look-up of the kernel's class is private. If it fails, the kernel counts as a
+    placeholder.
     """
     from tensorflow.core.framework import node_def_pb2
 
@@ -176,8 +180,8 @@ def has_kernel(op: str, device_type: str, types: Mapping[str, Sequence[int]]) ->
         op: the op.
         device_type: such as ``"CPU"``.
         types: all of the node's type attributes, each with its ``DataType`` numbers. As in
-            TensorFlow, a kernel that constrains one that the op does not have (TopK's) serves no
-            node. Fixed types, under an empty name, do not matter.
+            TensorFlow, a kernel that constrains an attribute which the op does not have (TopK's)
+            serves no node. Fixed types, under an empty name, do not matter.
     """
     if not is_known(device_type):
         return True

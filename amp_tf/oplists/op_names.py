@@ -3,8 +3,7 @@
 *Ops of custom libraries* are registered, each in one line that says on which list it belongs. A
 registration is a row of the table for every device. It counts for all graphs that are rewritten
 afterwards, until the process ends, and the user's settings override it. TensorFlow need not know
-the op yet, and has the last word: without a 16-bit kernel on its device, the op stays float32 as
-any other does.
+the op yet. If it has no 16-bit kernel on its device, the op stays float32, as any other does.
 
 *A name that TensorFlow does not know* is an error of the API: the name is misspelt or its library
 was forgotten. The hooks warn once, leave the name out, and look again at each graph, because a
@@ -102,7 +101,7 @@ def find_registered(op: str) -> OpRow | None:
 
 @dataclasses.dataclass(frozen=True)
 class UnknownOp:
-    """A name in a list change, a field of :class:`AmpConfig`, that no registered op has."""
+    """A name in a list change (a field of :class:`AmpConfig`) that is no registered op's."""
 
     field: str
     op: str
@@ -130,7 +129,7 @@ class UnknownOp:
 
 
 def find_unknown(config: AmpConfig) -> tuple[UnknownOp, ...]:
-    """Finds the names in the list changes that no op has which is registered now."""
+    """Finds the names in the list changes that are no registered op's."""
     from tensorflow.python.framework import op_def_registry
 
     unknown = []
@@ -189,7 +188,7 @@ def _changes(config: AmpConfig) -> Iterator[tuple[str, str]]:
 
 @functools.lru_cache(maxsize=256)
 def _warn_once(field: str, op: str) -> None:
-    from absl import logging  # TensorFlow's; where that is missing, doctor says so
+    from absl import logging  # TensorFlow requires it; doctor reports if it is missing
 
     lists = sorted({row.op_list for row in ROWS if row.op == op})
     logging.warning(

@@ -4,7 +4,7 @@ Source: ``tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h`` of 
 class ``AutoMixedPrecisionListsFp16`` in CUDA mode for the ``cuda`` table (CUDA 9.1, cuDNN 8.0 and
 newer, which every supported TensorFlow requires) and ``AutoMixedPrecisionListsMkl`` for the ``cpu``
 table. tests/oplists/test_table.py compares the rows with the header that the installed TensorFlow
-ships; some few are ours.
+ships; a few rows are amp_tf's own.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _FUSED = "is a matrix product or convolution that TensorFlow's remapper fused wi
 #: kernels abort the process where the two differ.
 FUSED_PRODUCTS = Trait("_FusedMatMul _FusedConv2D _FusedConv3D _FusedDepthwiseConv2dNative")
 
-#: Ops that read a tensor out of a TensorList: values flow to them from the writers.
+#: Ops that read a tensor from a TensorList. Values flow to them from its writers.
 TENSOR_LIST_READERS = Trait(
     """TensorListConcat TensorListConcatV2 TensorListGather TensorListGetItem TensorListPopBack
     TensorListStack"""
@@ -185,10 +185,9 @@ ROWS: tuple[OpRow, ...] = (
         " ".join(sorted(TENSOR_LIST_READERS | TENSOR_LIST_WRITERS | {"TensorListConcatLists"})),
     ),
 )
-PRODUCTS = frozenset(row.op for row in ROWS if row.op_list == ALLOW)  #: ops that 16 bit is for
+PRODUCTS = frozenset(row.op for row in ROWS if row.op_list == ALLOW)  #: what gains from 16 bit
 
-#: Ops that are rewritten to a successor whose types can be split, and the types that the successor
-#: adds.
+#: Ops that are replaced by a successor with more type attributes, and the attributes that it adds.
 SUCCESSORS: dict[str, tuple[str, str]] = {
     "FusedBatchNorm": ("FusedBatchNormV2", "U"),
     "FusedBatchNormGrad": ("FusedBatchNormGradV2", "U"),
@@ -199,7 +198,7 @@ SUCCESSOR_OPS = frozenset(successor for successor, _ in SUCCESSORS.values())
 TENSOR_LIST_MAKERS = Trait("EmptyTensorList TensorListReserve")
 #: Ops that give one element of a list, with the port of the element.
 TENSOR_LIST_ELEMENTS = {"TensorListGetItem": 0, "TensorListPopBack": 1}
-#: Ops that add one element to a list, with the input that it comes by.
+#: Ops that add one element to a list, with the number of the input that holds it.
 TENSOR_LIST_PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}
 #: Ops with which loops and branches store values for their gradients.
 KEEPING = Trait("OptionalFromValue", TENSOR_LIST_WRITERS)
@@ -217,22 +216,22 @@ CONSTANTS = Trait("Const HostConst")
 #: Ops that TensorFlow cannot run in float16 although nothing says so (tensorflow issue 25977),
 #: constants, and ops whose reader elsewhere has a type of its own.
 NEVER_FORCED = Trait("OptionalFromValue OptionalGetValue SoftmaxCrossEntropyWithLogits", CONSTANTS)
-#: Ops on no list that pass values on as they came in, or (Rsqrt on GPUs) turn what was kept from
-#: zero into a great one.
+#: Ops on no list that pass values on unchanged, or (Rsqrt on GPUs) make a great value of one that a
+#: constant keeps from zero.
 CARRIERS = Trait(
     """CheckNumerics CheckNumericsV2 MatrixBandPart MatrixDiagV3 MatrixSetDiagV3
     ParallelDynamicStitch PlaceholderWithDefault RaggedTensorToTensor Roll Rsqrt ScatterNd
     SparseToDense TensorScatterUpdate"""
 )
-#: Ops that make the ends of float32's range by themselves: for classes sampled by accident, and for
-#: empty segments.
+#: Ops that give the least or greatest float32 number by themselves: for classes sampled by
+#: accident, and for empty segments.
 EXTREME_SOURCES = Trait("ComputeAccidentalHits UnsortedSegmentMax UnsortedSegmentMin")
 #: Ops of the clear list that add values up in the type that they have: the gradient of a gather,
 #: for one.
 SUMS_IN_ITS_TYPE = Trait("ScatterNd")
-#: Ops whose kernel of Eigen, on CPUs, keeps a sum of many values in its type, where oneDNN's keeps
-#: it in float32 and is for bfloat16 alone: the mean of four times 30,000 is infinite in float16,
-#: that of 1,024 numbers between 0 and 1 is 1 in bfloat16.
+#: Ops whose CPU kernel of Eigen adds many values in its own type: the mean of four times 30,000 is
+#: infinite in float16, and that of 1,024 numbers between 0 and 1 is 1 in bfloat16. oneDNN's kernel,
+#: which is for bfloat16 alone, adds in float32.
 SUMS_IN_EIGEN = Trait("AvgPool")
 #: Ops whose bfloat16 kernel on CPUs keeps a sum of many values in bfloat16, unless oneDNN computes
 #: them with a product.
@@ -250,7 +249,7 @@ UPDATED_BY = Trait("AddV2 Sub")
 BEGINNINGS = Trait("Enter Switch")
 #: Ops that add to a value or take from it.
 ADDING = Trait("Add AddN AddV2 Sub")
-#: Ops of which some nodes sum nothing, and the op as which these are judged.
+#: Products of which some nodes sum nothing, with the op whose list these get.
 JUDGED_AS = {"Einsum": "Mul"}
 #: Ops that multiply or divide one value by another.
 SCALING = Trait("Div DivNoNan Mul MulNoNan RealDiv")
@@ -268,51 +267,52 @@ DECOMPOSING = Trait(
 )
 #: Ops that add or average many values.
 TOTALS = Trait("Mean Sum")
-#: Of these, those that add, as lengths and distances do with few terms, and those that average.
+#: The ones that add, as lengths and distances do with few terms, and the ones that average.
 SUMMING = Trait("Sum")
 AVERAGING = Trait("Mean")
-#: Ops that give values without their sign.
+#: Ops whose result is never negative.
 UNSIGNED = Trait("Abs Square SquaredDifference")
 #: Ops that square a value, as a multiplication by itself does, too.
 SQUARES = Trait("Square")
 #: Ops that take a root.
 ROOTS = Trait("Rsqrt Sqrt")
-#: Monotone functions of a bounded result.
+#: Monotone functions with a bounded result.
 BOUNDED_FUNCTIONS = Trait("ClipByValue Erf Sigmoid Softsign Tanh")
 #: Ops whose result depends on the differences of their inputs alone.
 SOFTMAXES = Trait("LogSoftmax Softmax")
-#: Ops that may make much of a small change of their input.
+#: Ops that may magnify a small change of their input.
 MAGNIFYING = Trait(
     """Acos Acosh Asin Atanh CumulativeLogsumexp Div DivNoNan Exp Expm1 Inv Log Log1p
     LogMatrixDeterminant Pow RealDiv Reciprocal Rsqrt Sqrt Xdivy Xlog1py Xlogy"""
 )
-#: Ops of the infer list that keep the size of a value's rounding beside it.
+#: Ops of the infer list that keep the relative size of a rounding.
 LINEAR = Trait("BiasAdd Mean Square Sum", ADDING, SCALING)
-#: Ops whose result divides where it is multiplied.
+#: Ops that give a reciprocal, so that multiplying by their result divides.
 RECIPROCALS = Trait("Inv Reciprocal Rsqrt")
 #: Ops whose result leaves float16's range for values that are in it; a quotient does not if its
 #: divisor is a constant.
 RANGING = Trait("Inv Prod RealDiv Reciprocal Square")
-#: Ops on no list whose result leaves float16's range as that of a quotient does.
+#: Ops on no list whose result, like a quotient, leaves float16's range.
 RANGING_GRADIENTS = Trait("InvGrad ReciprocalGrad RsqrtGrad SqrtGrad")
-#: Ops whose 16-bit kernels lose more than 8 units of a result, as
-#: tests/oplists/test_kernel_accuracy.py measures. They compute exp(x) - 1 in 16 bit, which is zero
-#: for a small x, and log(1 + exp(-x)), which is zero for a large x.
+#: Ops whose 16-bit kernels lose more than 8 units in the last place
+#: (tests/oplists/test_kernel_accuracy.py measures it). They compute exp(x) - 1 in 16 bit, which is
+#: zero for a small x, and log(1 + exp(-x)), which is zero for a large x.
 INACCURATE = Trait("Elu LogSoftmax Selu")
-#: Ops that take the mean off their values and divide by the deviation.
+#: Ops that subtract the mean of their values and divide by the deviation.
 NORMALIZING = Trait("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 _FusedBatchNormEx")
 #: Ops that kernels compute together with the product before them: its result is rounded once for
 #: both.
 FOLLOWING = Trait("BiasAdd BiasAddV1 LeakyRelu Relu Relu6")
-#: Ops that XLA compiles in float32 alone. It registers its kernels when it first compiles, which is
-#: after functions are rewritten, so they cannot be asked for; a test asks the installed TensorFlow.
+#: Ops that XLA compiles in float32 alone. XLA registers its kernels when it first compiles, after
+#: functions are rewritten, so a rewrite cannot look them up. A test compares the set with the
+#: installed TensorFlow.
 FLOAT32_ONLY_IN_XLA = Trait("MaxPoolGradGrad MaxPoolGradGradV2 MaxPool3DGradGrad")
-#: Ops of which some inputs, by their numbers, only select values of the others.
+#: Ops with inputs that only select among values of the others, with the numbers of these inputs.
 MASKED = {
     Trait("LeakyReluGrad Relu6Grad ReluGrad"): (1,),
     Trait("MaxPool3DGrad MaxPoolGrad MaxPoolGradV2"): (0, 1),
 }
-#: Sources of reference variables: what reads them by Identity or Enter must keep their type.
+#: Sources of reference variables. An Identity or Enter that reads one must keep its type.
 REFERENCE_VARIABLES = Trait("Variable VariableV2")
 #: The handles of resource variables.
 VARIABLE_HANDLES = Trait("VarHandleOp")
@@ -326,7 +326,7 @@ CONTROL_FLOW = Trait("Enter Exit LoopCond Merge NextIteration Switch")
 SHAPE_QUESTIONS = Trait("Rank Shape Size")
 #: Ops that give one value in another type.
 CASTS = Trait("Cast")
-#: Ops that call one function, whatever comes in.
+#: Ops that call one function, whatever their inputs are.
 CALLS = Trait("PartitionedCall StatefulPartitionedCall")
 #: Ops that give the largest or smallest of some values, and their gradients that compare their
 #: first two inputs.
@@ -337,15 +337,14 @@ MAXIMA_GRADIENTS = Trait(
 #: Ops that compare their first two inputs. The gradients of maxima are or contain a comparison.
 COMPARISONS = Trait("Equal Greater GreaterEqual Less LessEqual NotEqual")
 COMPARING = COMPARISONS | MAXIMA_GRADIENTS
-#: Ops that give each value of their first input as it came, in another shape, or in a loop or a
+#: Ops that give the values of their first input unchanged: in another shape, or into a loop or a
 #: branch.
 UNCHANGED = Trait("BroadcastTo Enter ExpandDims Identity Reshape Squeeze Switch")
-#: Likewise, and where a loop ends.
+#: The same ops, and those at the end of a loop.
 HANDING_ON = Trait("Exit", UNCHANGED)
-#: Ops that read rows of a table, however large it is.
+#: Ops that read some rows of a table, and so take no longer for a larger one.
 PICKING = Trait("Gather GatherNd GatherV2 StridedSlice")
-#: Ops that give the values of what they read in another order or shape, with others, or not all of
-#: them.
+#: Ops that give values of their inputs in another order or shape, joined, or in part.
 ARRANGING = Trait(
     """BatchToSpace BatchToSpaceND Concat ConcatV2 DepthToSpace DynamicPartition DynamicStitch
     EnsureShape MirrorPad Pack Pad PadV2 PreventGradient ResizeNearestNeighbor Reverse
@@ -354,14 +353,14 @@ ARRANGING = Trait(
     PICKING,
     UNCHANGED,
 )
-#: Ops of which each value is one of those that they read, its size, or a bound.
+#: Ops whose every result is a value of their inputs, its magnitude, or a bound.
 CHOOSING = Trait(
     """Abs ClipByValue Exit Maximum Merge Minimum NextIteration Relu Relu6 Select SelectV2 TopK
     TopKV2""",
     MAXIMA,
     ARRANGING,
 )
-#: Ops behind which a value is as far from the others as before: moves, choices and multiplications.
+#: Ops that only move, choose or multiply values.
 KEEPING_SIZE = Trait("Exit Fill Merge Mul MulNoNan Neg NextIteration Select SelectV2", ARRANGING)
 #: Ops through which the rounding of a matrix reaches its decomposition: moves, arithmetic, and
 #: functions that magnify it, as kernels of Gaussian processes do.
@@ -375,10 +374,10 @@ SCALABLE = {"Conv2D": False, "DepthwiseConv2dNative": True}
 BIAS_SUMS = Trait("Add AddN AddV2")
 #: Ops that give a filter that is not scaled yet.
 FILTER_SOURCES = Trait("_Arg Const Identity Placeholder ReadVariableOp")
-#: Ops that read a variable, and may do so before the loop in which they stand.
+#: Ops that read a variable, and may be moved before the loop in which they stand.
 READ_OPS = Trait("ReadVariableOp")
-#: Ops that take a resource and cannot write a variable: they read one, hand a handle on, or keep
-#: other things than variables, which TensorFlow checks when they run.
+#: Ops that take a resource and cannot write a variable: they read one, pass a handle on, or work on
+#: another kind of resource, which TensorFlow checks when they run.
 HARMLESS = Trait(
     """Identity ResourceGather StackPopV2 StackPushV2 TensorArrayGatherV3 TensorArrayGradV3
     TensorArrayReadV3 TensorArrayScatterV3 TensorArraySizeV3 TensorArrayWriteV3
@@ -390,7 +389,7 @@ HARMLESS = Trait(
 PYTHON = Trait("EagerPyFunc PyFunc PyFuncStateless")
 #: Ops that start at once if they have no inputs; waiting for them takes no time.
 WITHOUT_WAITING = Trait("Const Placeholder VarHandleOp _Arg")
-#: Ops that give a program its next data, each time they run; that give a graph its inputs.
+#: Ops that give a program its next data each time they run, and ops that give a graph its inputs.
 DATA_SOURCES = Trait(
     """IteratorGetNext IteratorGetNextSync QueueDequeueManyV2 QueueDequeueUpToV2 QueueDequeueV2
     ReaderReadUpToV2 ReaderReadV2"""
@@ -401,10 +400,10 @@ GIVEN = Trait("OptionalGetValue Placeholder PlaceholderWithDefault", DATA_SOURCE
 ABSOLUTE = Trait("Ceil Cos Floor FloorDiv FloorMod Mod Rint Round Sin Tan TruncateDiv TruncateMod")
 #: Ops that multiply many values with each other.
 LONG_PRODUCTS = Trait("Cumprod Prod")
-#: Ops that count up from a number by steps.
+#: Ops that give a range of numbers.
 RANGES = Trait("LinSpace Range")
-#: Ops whose result is as exact, relatively, as the least exact of what they read: products,
-#: quotients, and gradients of activations.
+#: Ops whose result has the relative error of their least exact input: products, quotients, and
+#: gradients of activations.
 MULTIPLIED = Trait(
     """EluGrad InvGrad LeakyReluGrad ReciprocalGrad RsqrtGrad SeluGrad SigmoidGrad SoftplusGrad
     SoftsignGrad SqrtGrad TanhGrad Xdivy""",
@@ -414,15 +413,15 @@ MULTIPLIED = Trait(
 DIVIDING = Trait("Div DivNoNan RealDiv Xdivy")
 #: Ops that pass several values on unchanged.
 IDENTITIES = Trait("IdentityN")
-#: Ops whose result is bounded, normalized or a square, so that it does not show how large an offset
-#: was.
+#: Ops whose result is bounded, normalized or a square, so that it does not show the size of an
+#: offset.
 ENDING_ORIGINS = Trait(
     "Atan Cos Erf Erfc LogSoftmax Sigmoid Sign Sin Softmax Softsign Square SquaredDifference Tanh "
     "_MklSwish",
     NORMALIZING,
 )
-#: Ops that pass their inputs, from the given one on, to the functions that they name, and give what
-#: these return.
+#: Ops that pass their inputs, from the given one on, to the functions that they name, and return
+#: the results of these.
 HANDING_OVER = {
     **dict.fromkeys(Trait("StatelessWhile While", CALLS), 0),
     **dict.fromkeys(Trait("Case If StatelessCase StatelessIf"), 1),
@@ -460,7 +459,7 @@ CONJUNCTIONS = Trait("LogicalAnd")
 LOOP_MERGES = Trait("Merge")
 #: Comparisons that keep a counter on one side of a bound.
 BOUNDED = Trait("Greater GreaterEqual Less LessEqual NotEqual")
-#: Ops of which counters and their bounds are made.
+#: Ops that compute counters and their bounds.
 COUNTING = (
     BOUNDED
     | CONJUNCTIONS
@@ -486,5 +485,5 @@ RESHAPING = Trait("Reshape")
 SQUEEZING = Trait("Squeeze")
 #: Ops that add one value for each channel.
 BIASES = Trait("BiasAdd")
-#: Ops that folding saves: a scale and a bias.
+#: Ops that folding replaces: a scale and a bias.
 FOLDED_AWAY = ("Mul", "AddV2")

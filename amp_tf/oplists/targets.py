@@ -2,7 +2,7 @@
 
 ``auto`` resolves here: float16 on GPUs of compute capability 7.0 and newer, bfloat16 on CPUs that
 have it in hardware, and nothing elsewhere. On a machine with a GPU the CPU's nodes stay in float32
-under ``auto``, as in TensorFlow's pass: they are there because they feed or log.
+under ``auto``, as in TensorFlow's pass: they feed data or write logs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class OpLists:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """The nodes that are converted, and how.
+    """The nodes to convert, and how.
 
     Attributes:
         device_type: of the nodes: ``"GPU"`` or ``"CPU"``.
@@ -75,7 +75,7 @@ class Target:
 
     @property
     def rounded(self) -> frozenset[str]:
-        """Ops whose float32 kernels run between roundings of operands and result to 16 bit."""
+        """Ops whose float32 kernels run, with operands and result rounded to 16 bit."""
         if self.runs_on_cpu and self.precision is Precision.FLOAT16:
             return ROUNDED
         return frozenset()
@@ -87,7 +87,7 @@ class Target:
 
     @property
     def without_kernel(self) -> frozenset[str]:
-        """Ops whose 16-bit kernels are registered, but do not run there."""
+        """Ops whose 16-bit kernels are registered, but do not run on the target."""
         if self.runs_eigen:
             return PLACEHOLDERS
         return frozenset()
@@ -98,17 +98,17 @@ class Resolution:
     """The target of a rewrite, or why there is none.
 
     Attributes:
-        target: what is converted; ``None`` for nothing.
+        target: the nodes to convert; ``None`` for none.
         default_device: the device type of nodes that carry none.
         why_none: where there is no target, the reason, for people; else empty.
         uses_cost_model: whether nodes stay in float32 that are not faster in 16 bit. They do where
             amp_tf chooses the precision on a CPU, because costs are known there. A precision that
             the user chose converts everything on the lists.
-        asked: the ops that the user put on the allow list, if only these and forced nodes are
-            converted because no op is faster; else ``None``.
+        asked: the ops that the user put on the allow list, on a device where no op is faster, so
+            that only these and forced nodes are converted; else ``None``.
         costs: what ops take on the CPU.
-        stores_weights: whether variables that are read in 16 bit alone will be stored in it, so
-            that no cast of them is paid.
+        stores_weights: whether variables that are only read in 16 bit will be stored in it, so that
+            they need no casts.
         weighs_memory: whether the cost model counts bytes at the peak, too.
     """
 
@@ -153,7 +153,9 @@ def device_type_of(device: str) -> str:
 
 
 def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
-    """The target of a configuration on some hardware, with what libraries registered so far."""
+    """The target of a configuration on some hardware, with the ops that libraries have registered
+    so far.
+    """
     return _resolve(config, hardware, registered_rows())
 
 
@@ -201,7 +203,7 @@ def _resolve(config: AmpConfig, hardware: Hardware, more: tuple[OpRow, ...]) -> 
 
 
 def _why_none(config: AmpConfig, hardware: Hardware, on_gpu: bool) -> str:
-    """Says why nothing is converted on this hardware; empty where something is."""
+    """Says why nothing is converted on this hardware; empty if nodes are."""
     if on_gpu:
         if config.ignore_performance or hardware.gpu_has_f16 or not hardware.has_gpu:
             return ""
@@ -238,7 +240,7 @@ def build_lists(
     for row in (*ROWS, *more):
         if row.table == table and row.op not in getattr(config, f"{row.op_list}_remove"):
             list_of[row.op] = row.op_list
-    for name in LIST_NAMES:  # each op joins one list only: AmpConfig sees to it
+    for name in LIST_NAMES:  # AmpConfig has checked that no op joins two lists
         removed = getattr(config, f"{name}_remove")
         for op in getattr(config, f"{name}_add"):
             if op not in removed:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from amp_tf.painting.value_graph import ValueGraph
 
 _LIST_NUMBERS = {ALLOW: 1, INFER: 2, DENY: 3, CLEAR: 4}
-#: The paint that a verdict gives, and whether it puts it on or takes it off.
+#: For each verdict, the paint that it concerns, and whether it puts the paint on or takes it off.
 _PAINTS = {
     Verdict.ALLOW: ("allow", True),
     Verdict.DENY: ("deny", True),
@@ -48,19 +48,19 @@ _PAINTS = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
-    """The graph that is painted, and the settings under which it is.
+    """The graph to paint, and the settings.
 
     Attributes:
-        assumed: ops that are taken to have 16-bit kernels, whatever TensorFlow has.
-        is_function: whether an op is the name of a function.
-        calls_products: whether a node that holds or calls functions computes products in them;
-            asked with its NodeDef.
-        is_loop_body: whether the graph is the body of a functional loop: each result is the next
-            argument in its place.
+        assumed: ops that are painted as if they had 16-bit kernels for all type attributes.
+        is_function: says of an op whether it is the name of a function.
+        calls_products: says of the NodeDef of a node that holds or calls functions whether these
+            compute products.
+        is_loop_body: whether the graph is the body of a functional loop, whose results are its next
+            arguments, in this order.
         shapes: the static shapes of the graph's tensors; ``None`` for those that its nodes carry.
         cost_model: leaves units in float32 that are faster so; ``None`` where costs do not count.
-        beyond_range: nodes that give stored values, known from outside of the graph, which 16 bit
-            cannot hold.
+        beyond_range: nodes that give stored values which 16 bit cannot hold. The values are known
+            from outside of the graph.
     """
 
     view: GraphView
@@ -92,7 +92,7 @@ class Subject:
 class Marks:
     """The marks that a painting leaves on each unit: they say why, without the graph's edges.
 
-    Reports keep them for every graph, hence no lists, which take ten times the memory.
+    They are arrays, because reports keep them for every graph, and lists take ten times the memory.
 
     Attributes:
         on_allow, on_infer, on_deny, on_clear: the unit's op is on this list.
@@ -101,7 +101,8 @@ class Marks:
         convertible: the unit's type is allowed, and there is a 16-bit kernel for it.
         code: the number of the reason for each unit's paint, 0 for none.
         cause: the unit from which the paint came, or itself.
-        weighed: for units that the cost model left in float32, what it weighed, or why in words.
+        weighed: for units that the cost model left in float32, the two times that it compared, or
+            the reason in words.
     """
 
     on_allow: UnitMask
@@ -140,7 +141,7 @@ class Canvas(Marks):
             rules, scopes).
         src, dst: the units that each edge connects; edges through TensorLists stand at the end.
         links: the adjacency of units by these edges.
-        clusters: of the nodes that share a TensorList, the units that are the type of its elements.
+        clusters: for each TensorList, the units that are the type of its elements.
         values: the value graph, for the last step.
     """
 
@@ -155,7 +156,7 @@ class Canvas(Marks):
 
     @classmethod
     def of(cls, subject: Subject) -> Canvas:
-        """Returns the canvas without paint, its lists as the settings have them."""
+        """Returns a canvas without paint, with the lists of the settings."""
         view = subject.view
         edges = view.edges
         lists = _list_numbers(subject)
@@ -204,7 +205,7 @@ class Canvas(Marks):
         return units_of(self.view, self.view.mask_with(ops))
 
     def nodes_of(self, units: UnitMask) -> NodeMask:
-        """Returns the nodes that have one of some units."""
+        """Returns the nodes that have at least one of some units."""
         return nodes_of(self.view, units)
 
     def float32_units(self, nodes: Iterable[Node]) -> list[Unit]:
@@ -219,7 +220,7 @@ class Canvas(Marks):
         return reach(self.links, seeds, through, direction)
 
     def having(self, **attributes: Any) -> Canvas:
-        """Returns the canvas with other attributes, faster than ``dataclasses.replace`` does."""
+        """Returns the canvas with some attributes replaced. ``dataclasses.replace`` is slower."""
         canvas = object.__new__(Canvas)
         canvas.__dict__.update(self.__dict__, **attributes)
         return canvas
@@ -259,6 +260,7 @@ def _fold(fresh: Canvas, decision: Decision) -> None:
     """Makes one decision on a canvas whose paint nobody else has seen."""
     units = np.asarray(decision.units, np.int32)
     if decision.verdict is Verdict.KEEP:
+        # Units that a user forced have another code.
         units = units[fresh.on_allow[units] & (fresh.code[units] == Code.ALLOW_LIST)]
         fresh.on_allow[units] = False
         fresh.allow[units] = False
@@ -269,6 +271,7 @@ def _fold(fresh: Canvas, decision: Decision) -> None:
         units = units[flags[units] != value]
         flags[units] = value
     fresh.code[units] = decision.reason
+    # A unit that kept an earlier reason keeps its cause, too.
     if decision.causes:
         caused = np.fromiter(decision.causes, np.int32)
         causes = np.fromiter(decision.causes.values(), np.int32)
@@ -289,7 +292,10 @@ def _list_numbers(subject: Subject) -> Indices:
 
 
 def _convertible(subject: Subject, lists: Indices) -> tuple[UnitMask, UnitMask]:
-    """The units that their op's definition lets be 16 bit, and those that a kernel computes too."""
+    """Returns the units that the op's definition lets be 16 bit.
+
+    Also returns those of them that a kernel can compute.
+    """
     view = subject.view
     target = subject.target
     force_all = target.lists.force_all

@@ -1,7 +1,7 @@
 """Decisions: what a rule does with some units, and why.
 
-*Allow* units become 16 bit. *Deny* units stay float32, and so does what uses them, by TensorFlow's
-pass 2. A unit may be both for a while, as in TensorFlow; what counts in the end is allow.
+*Allow* units become 16 bit. *Deny* units stay float32, and TensorFlow's pass 2 spreads deny to
+their users. A unit may be both for a while, as in TensorFlow; in the end, allow counts.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Decision:
     """A decision of a rule about some units.
 
     Attributes:
-        causes: for some of them, the unit that brought it about.
-        weighed: what the cost model weighed, or why in words.
+        causes: for some of the units, the unit that caused their decision.
+        weighed: the two times that the cost model compared, or the reason in words.
     """
 
     verdict: Verdict
@@ -56,9 +56,9 @@ class NodeDecision:
     """A decision of a rule of accuracy: some nodes stay in float32.
 
     Attributes:
-        causes: for some of them, the node that brought it about.
-        verdict: ``DENY`` for what the infer and clear lists would convert, ``KEEP`` for products.
-        to_split: fused products of whose bias or activation float32 is asked.
+        causes: for some of the nodes, the node that caused their decision.
+        verdict: ``DENY`` for nodes on the infer and clear lists, ``KEEP`` for products.
+        to_split: fused products whose bias or activation must be float32.
     """
 
     nodes: NodeMask

@@ -1,9 +1,9 @@
-"""Which nodes may be touched at all, and which units can be 16 bit.
+"""Finds the nodes that may be touched at all, and the units that can be 16 bit.
 
-Nodes on the allow list, or forced, are asked for all their float32 types at once: some kernels
-exist only for types that change together (MaxPool3DGrad), and the largest set that some kernel
-accepts is converted. Infer and clear nodes are asked type by type, as in TensorFlow, because paint
-reaches types singly.
+Nodes on the allow list and forced nodes convert all their float32 types at once. Some kernels exist
+only for types that change together (MaxPool3DGrad), so the largest set of types that a kernel
+accepts is converted. Infer and clear nodes convert type by type, as in TensorFlow, because paint
+reaches one type at a time.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from amp_tf.painting.reasons import Code
 from amp_tf.painting.work import filter_shape, input_shapes
 from amp_tf.values import is_layer_pattern
 
-#: Set on ops made inside ``amp_tf.scope``. Each line is a scope, the innermost first: its precision
-#: and, where it is for some nodes alone, the patterns for these, with tabs between them.
+#: The attribute of ops made inside ``amp_tf.scope``. Each line is a scope, the innermost first: its
+#: precision, then the patterns of its nodes if it is not for all, separated by tabs.
 SCOPE_ATTR = "_amp_tf_scope"
 SCOPE_FLOAT32 = b"float32"
 SCOPE_F16 = b"f16"  #: whatever 16-bit type is in use
@@ -47,10 +47,10 @@ class Obstacles:
 
     Attributes:
         code_of: node to the reason that keeps it in float32; nodes that may be touched are absent.
-        forced: node to the reason that converts it wherever its op can be.
-        patterns: those of the settings and of the scopes around nodes, each with whether it matched
-            a node.
-        refused: node to what it asks for that no 16-bit kernel of its device computes
+        forced: node to the reason that converts it if its op can be 16 bit.
+        patterns: the patterns of the settings and of the scopes, each with whether it matched a
+            node.
+        refused: node to the property that no 16-bit kernel of its device supports
             (:data:`kernels.REFUSALS`).
     """
 
@@ -89,10 +89,9 @@ def find_obstacles(
     preserve: Container[str],
     shapes: Shapes | None = None,
 ) -> Obstacles:
-    """Goes over the nodes once: preserved names, devices, scopes, name rules, and what kernels
-    refuse.
+    """Finds the obstacles: preserved names, devices, scopes, name rules, and refusing kernels.
 
-    Without a target there are none. Shapes tell groups of convolutions.
+    Without a target there are none. The shapes show which convolutions are grouped.
     """
     if resolution.target is None:
         return NO_OBSTACLES
@@ -126,7 +125,7 @@ def find_obstacles(
 
 
 def _on_other_devices(view: GraphView, resolution: Resolution, wanted: str) -> list[Node]:
-    """Returns the nodes on devices of another type than what is converted."""
+    """Returns the nodes on devices of another type than the target's."""
     foreign = {each for each in set(view.devices) if resolution.device_type(each) != wanted}
     if not foreign:
         return []
@@ -134,11 +133,12 @@ def _on_other_devices(view: GraphView, resolution: Resolution, wanted: str) -> l
 
 
 class _Fused(NamedTuple):
-    """Fused products and their parts, whose names and scopes others tell.
+    """Fused products and their parts, which get their names and scopes from other nodes.
 
-    TensorFlow's remapper names what it fuses after the last of it, which may be in the layer around
-    it, and drops what amp_tf.scope left there: a product of block_1/attention and the sum that
-    follows become block_1/add. The filter tells, or of a part of it the bias.
+    TensorFlow's remapper gives a fused node the name of the last of its nodes, which may be in the
+    layer around it, and drops the attribute of amp_tf.scope: a product of block_1/attention and the
+    sum that follows become block_1/add. So the scope of a product is read from its filter, and the
+    scope of a bias that was split off from the bias.
 
     Attributes:
         parts: the parts of split products, each with the name of the whole.
@@ -175,7 +175,7 @@ def _precisions_by_scopes(
 def _find_named(
     view: GraphView, patterns: Iterable[str], fused: _Fused, matched: dict[str, bool]
 ) -> list[Node]:
-    """Returns the nodes that patterns of the settings match; notes which patterns match one."""
+    """Returns the nodes that the patterns match; notes in ``matched`` which patterns match one."""
     found: list[Node] = []
     own = [*enumerate(view.names), *fused.parts.items()]
     of_filters = [(node, view.names[source]) for node, source in fused.filters.items()]
@@ -191,7 +191,7 @@ def _find_named(
 
 
 def _find_refused(view: GraphView, shapes: Shapes, target: Target) -> dict[Node, str]:
-    """The nodes whose 16-bit kernels refuse to run, and what they ask for."""
+    """The nodes whose 16-bit kernels refuse to run, each with the property that they refuse."""
     if target.device_type != CPU_DEVICE or target.is_xla:
         return {}
     found: dict[Node, str] = {}
@@ -210,7 +210,9 @@ def _find_refused(view: GraphView, shapes: Shapes, target: Target) -> dict[Node,
 
 
 def _channels(view: GraphView, node: Node, shapes: Shapes) -> tuple[int, int]:
-    """Returns the channels of a convolution gradient's image, and those that its filter reads."""
+    """Returns the channels of a convolution gradient's image, and the channels that its filter
+    reads; -1 for both if unknown.
+    """
     if view.ops[node] in INPUT_GRADIENTS:
         image = shape_of(shapes, view.names[node])
     else:
@@ -243,8 +245,8 @@ def _precision_in(
 
 
 def can_be_forced(signature: Signature) -> bool:
-    """Returns whether an op computes its result: a constant holds it, and a reader of a variable
-    must have its type.
+    """Returns whether an op may be forced to 16 bit. Constants only hold a result, and readers of a
+    variable must have its type.
     """
     return signature.op not in NEVER_FORCED and not signature.is_stateful and not signature.has_refs
 
@@ -256,32 +258,34 @@ def find_convertible(
     whole: NodeMask,
     refused: Iterable[Node] = (),
 ) -> tuple[UnitMask, UnitMask]:
-    """For each unit of the candidate nodes: does the op's definition allow 16 bit, and is there a
-    kernel for it?
+    """Finds the units of some nodes that can be 16 bit by the op's definition, and by a kernel.
 
     Args:
-        candidates: for each node, whether its units are looked at; the others get zeros.
-        whole: for each node, whether all of its types are converted together. Their kernel must
-            accept them together: MaxPool3DGrad has one for two float32 types and one for two 16-bit
-            types, and none for one of each. The types of the other nodes are asked for one by one,
-            as in TensorFlow's pass, because paint reaches them one by one.
+        candidates: the nodes to look at. All other units are absent from both results.
+        whole: the nodes whose types are converted together, by a kernel that accepts all of them:
+            MaxPool3DGrad has one for two float32 types and one for two 16-bit types, and none for
+            one of each. The types of other nodes are looked up one by one, as in TensorFlow's pass,
+            because paint reaches one at a time.
         refused: the nodes that their kernels refuse (:attr:`Obstacles.refused`).
 
     Returns:
-        Masks of the units: (allowed by the definition, allowed and has a kernel); none of units
-            that are not float32.
+        Two masks of units: allowed by the definition; allowed, and with a kernel. Both hold float32
+            units alone.
     """
     allowed = np.zeros(view.unit_count, np.bool_)
     runnable = np.zeros(view.unit_count, np.bool_)
+    # The first slot of each kind, in a numbering of the slots of all kinds.
     starts = [0, *itertools.accumulate(len(signature.slots) for signature in view.of_kind)]
     for together in (False, True):
         nodes = candidates & (whole == together)
-        # Nodes of one kind have the same answer, so one of them is asked for all.
-        one_of = np.full(len(view.of_kind), -1)
-        one_of[view.kinds[nodes]] = np.flatnonzero(nodes)
+        # Nodes of one kind have the same answer, so one node of each kind is looked at.
+        node_of_kind = np.full(len(view.of_kind), -1)
+        node_of_kind[view.kinds[nodes]] = np.flatnonzero(nodes)
+        # For each slot, whether it may be 16 bit by the op's definition, and by a kernel.
         may_be = np.zeros(starts[-1], np.bool_)
         runs = np.zeros(starts[-1], np.bool_)
-        for kind, (signature, node) in enumerate(zip(view.of_kind, one_of.tolist(), strict=True)):
+        examples = zip(view.of_kind, node_of_kind.tolist(), strict=True)
+        for kind, (signature, node) in enumerate(examples):
             if node < 0:
                 continue
             types = tuple(view.dtypes[view.base[node] : view.base[node + 1]])
@@ -296,6 +300,7 @@ def find_convertible(
             if signature.op not in target.without_kernel:
                 for position in by_kernel:
                     runs[starts[kind] + position] = True
+        # A slot's answer holds for the units of all nodes of its kind.
         units = units_of(view, nodes)
         allowed |= units & view.of_slots(may_be)
         runnable |= units & view.of_slots(runs)
@@ -313,8 +318,8 @@ def _positions(
     together: bool,
     is_rounded: bool,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """For one kind of node, the slots that its op's definition allows to be 16 bit, and those with
-    a kernel too.
+    """Returns the slots of a kind of nodes that the op's definition lets be 16 bit, and those of
+    them that have a kernel.
     """
     if signature.holds_functions or signature.op in CONSTANTS:
         return (), ()
@@ -330,8 +335,8 @@ def _positions(
         types_of.setdefault(slot.attr, []).append(data_type)
 
     def runs(choice: Iterable[str]) -> bool:
-        """Returns whether a kernel accepts all float32 entries of some attributes in 16 bit, or the
-        first of each.
+        """Returns whether a kernel accepts some attributes in 16 bit: all their float32 entries if
+        they change together, else the first of each.
         """
         changed = dict(types_of)
         for attr in choice:
@@ -342,7 +347,7 @@ def _positions(
     runnable: Iterable[str] = ()
     if not together:
         runnable = [attr for attr in attrs if runs((attr,))]
-    else:  # as many as some kernel accepts at once; the first such choice where there are several
+    else:  # the largest set that a kernel accepts, the first of several
         sizes = range(len(attrs), 0, -1)
         choices = (itertools.combinations(attrs, size) for size in sizes)
         runnable = next(filter(runs, itertools.chain.from_iterable(choices)), ())

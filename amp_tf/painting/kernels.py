@@ -1,9 +1,9 @@
 """Inexact kernels: those whose 16-bit form loses more than one rounding.
 
-A sum that is kept in the 16-bit type stops growing: 256 and 1 are 256 in bfloat16. Elu and Selu
-compute exp(x) - 1 in 16 bit, LogSoftmax the logarithm of a sum that is rounded to 1.
-``tests/oplists/test_kernel_accuracy.py`` asks all elementwise kernels for every number: no other
-that may be 16 bit loses more than 8 units on CPUs.
+A sum that is kept in the 16-bit type stops growing: 256 + 1 is 256 in bfloat16. Elu and Selu
+compute exp(x) - 1 in 16 bit, and LogSoftmax takes the logarithm of a sum that is rounded to 1.
+``tests/oplists/test_kernel_accuracy.py`` runs all elementwise kernels on every 16-bit number: on
+CPUs the other ones lose at most 8 units in the last place.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from amp_tf.painting.decisions import Decision, Verdict
 from amp_tf.painting.masks import indices, mask_of
 from amp_tf.painting.reasons import Code
 
-#: Ops whose 16-bit kernels lose more than a rounding, what they lose, and for which targets.
+#: Ops whose 16-bit kernels lose more than a rounding, with the reason and the targets.
 INEXACT: tuple[tuple[frozenset[str], Code, Callable[[Target], bool]], ...] = (
     (table.SUMS_IN_ITS_TYPE, Code.SUMS, lambda target: target.device_type == CPU_DEVICE),
-    # On CPUs the kernel of AvgPool has a sum of float32 where it is oneDNN's: for bfloat16, and on
-    # some CPUs alone.
+    # oneDNN's kernel of AvgPool adds in float32. It is there for bfloat16 on some CPUs alone.
     (table.SUMS_IN_EIGEN, Code.SUMS, lambda target: target.runs_eigen),
     (table.INACCURATE, Code.INACCURATE, lambda _: True),
 )
@@ -55,9 +54,10 @@ def take_inexact_off_lists(canvas: Canvas) -> Canvas:
 def take_bounded_off_deny(canvas: Canvas) -> Canvas:
     """Takes exponentials of values up to zero off the deny list.
 
-    Such an exponential lies between zero and one, and may be rounded once. It is computed in
-    float32, and what uses it is judged without it. So the gradient of an exact Gelu, the sum of one
-    by the error function and one by the input, may be 16 bit as its products are.
+    Such an exponential lies between zero and one, and may be rounded once. It is still computed in
+    float32, but no longer keeps its users in float32. So the gradient of an exact Gelu, which is
+    the sum of a gradient through the error function and one of the factor, may be 16 bit like the
+    products around it.
 
     Difference "inexact-kernel": TensorFlow has all exponentials on its deny list, for the range.
 

@@ -1,7 +1,6 @@
-"""Listing: which list each op is on, where the lists are wrong about a node; what the user forces,
-and products.
+"""Corrects the lists where they are wrong about a node.
 
-These rules run before any paint spreads.
+The rules here also paint the products and what the user forces. They run before any paint spreads.
 """
 
 from __future__ import annotations
@@ -21,14 +20,13 @@ from amp_tf.painting.reasons import Code
 
 
 def judge_outer_products(canvas: Canvas) -> Canvas:
-    """Takes what is on the allow list as a product, but sums nothing, for what it is: a
-    multiplication.
+    """Lists an Einsum that sums nothing as the multiplication that it is, not as a product.
 
     Rotary and sinusoidal embeddings write position times frequency as an Einsum, "bi,j->bij". The
-    hardware is no faster in 16 bit at what sums nothing, and the sine of such an angle means
-    nothing once the position is rounded: of integers, bfloat16 holds all up to 256, float16 up to
-    2,048. A MatMul with an inner dimension of 1 would be the same, but XLA's functions carry no
-    shapes.
+    hardware gains nothing from 16 bit where nothing is summed, and the sine of such an angle is
+    wrong once the position is rounded: bfloat16 holds integers up to 256, float16 up to 2,048. A
+    MatMul with an inner dimension of 1 is the same, but is not found, because XLA's functions carry
+    no shapes.
 
     Difference "outer-product": TensorFlow looks at no equations.
 
@@ -56,8 +54,8 @@ def _sums_nothing(einsum: Any) -> bool:
 
 
 def drop_allow_without_kernel(canvas: Canvas) -> Canvas:
-    """Takes what has no kernel off the allow list: a type, or the node if its result cannot be 16
-    bit because of it.
+    """Takes types without a 16-bit kernel off the allow list, and the whole node if its result is
+    one of them.
 
     A result whose type is always float32 (ResizeBilinear's) is no obstacle: the other types are
     converted.
@@ -132,8 +130,8 @@ def place_forced(canvas: Canvas) -> Canvas:
 
 
 def paint_allow_list(canvas: Canvas) -> Canvas:
-    """Paints allow-list nodes allow, where they may be converted; first, because later rules ask
-    what a product uses.
+    """Paints allow-list nodes allow where they may be converted. It comes first, because later
+    rules need the products.
 
     Example (float16)::
 

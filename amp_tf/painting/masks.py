@@ -1,8 +1,8 @@
 """Masks over the three index spaces of a graph, the ways between them, and reachability.
 
 A mask is a bool array with one entry for each node, each unit or each edge; its name says which.
-The three names are aliases of one type: to mypy the result of ``a | b`` is an array, whatever two
-masks are, so that types of their own would be lost at each operator and need a cast there.
+The three names are aliases of one type, because to mypy the result of ``a | b`` is an array, so
+that distinct types would need a cast at each operator.
 """
 
 from __future__ import annotations

@@ -1,26 +1,27 @@
-"""Needs, backwards: what a reader wants of a value that is lost once the value is rounded.
+"""Needs, backwards: readers that need a value more exactly than 16 bit holds it.
 
-Each row of :data:`NEEDS` says who asks, and through what the need passes back to what computed the
-value. It ends at a product: that is 16 bit, whoever reads it, but for decompositions
-(:func:`keep_decomposed`). If TensorFlow has fused a bias into it, the bias is split from it
-(:mod:`amp_tf.rewriting.splitting`). A depthwise convolution alone is float32 where a difference is
-taken of it: 16 bit gains it least, and so images are compared, whose E[x²] - E[x]² is near zero
-where they are flat.
+Each row of :data:`NEEDS` says which ops need their input exactly, and which ops pass the need back
+to theirs. A need ends at a product, which stays 16 bit, except for decompositions
+(:func:`keep_decomposed`). If TensorFlow has fused a bias into the product, the bias is split off
+(:mod:`amp_tf.rewriting.splitting`). Only a depthwise convolution becomes float32 if a difference is
+taken of its result: it gains the least from 16 bit, and measures of image quality use it, whose
+E[x²] - E[x]² is near zero where an image is flat.
 
-And what no product needs at all is a gradient on its way to its variable, or a number that somebody
-reads: nothing is gained there, and much is lost. A gradient divided by its loss scale in float16 is
-infinite above 65,504 and zero below 6e-8 whatever the scale, a loss in bfloat16 has three digits.
+A value that no product uses stays float32, too: it is a gradient on its way to its variable, or a
+number that somebody reads. 16 bit gains nothing there, and loses much: a gradient divided by its
+loss scale in float16 is infinite above 65,504 and zero below 6e-8 whatever the scale, and a loss in
+bfloat16 has three digits.
 
-*Differences, roots, logarithms.* x - y is exact, but where x and y are alike and rounded, it is
-made of their roundings; a root or a logarithm shows what is left of them at full size. This costs
-nothing in ordinary models, because the need ends at sums and means, in which roundings of either
-sign cancel, because a sum of a value and of a negative one asks nothing (the gradients of a Gelu
-and of a gate are such), and because x - mean(x) asks nothing of x, but that the mean is not
-rounded: both sides have the rounding of x. The loss there depends on sizes that only a run
-knows; a comparison finds it. Two sums or means that are subtracted are both left unrounded.
+*Differences, roots, logarithms.* Where x and y are nearly equal, x - y consists of their roundings,
+and a root or a logarithm brings them to full size. This costs nothing in ordinary models: the need
+ends at sums and means, in which roundings of either sign cancel; the sum of a value and a negated
+one needs nothing (the gradients of a Gelu and of a gate are such); and x - mean(x) needs only the
+mean unrounded, because both sides share the rounding of x. The loss in x - mean(x) depends on sizes
+that are known only in a run; ``amp-tf compare`` finds it. If two sums or means are subtracted, both
+stay float32.
 
-*Whole numbers, phases.* A rounding is relative, and their need is absolute: 1,001 is 1,000
-in bfloat16, and of the fraction of 1,000.3 nothing is left.
+*Whole numbers, phases.* A rounding is relative, and they need an absolute precision: 1,001 is 1,000
+in bfloat16, and 1,000.3 loses its whole fraction.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ from amp_tf.painting.value_graph import ValueGraph, casts_of
 
 @dataclasses.dataclass(frozen=True)
 class Need:
-    """A row of the table.
+    """A row of the table: some ops need their input exactly, and others pass that on.
 
     Attributes:
-        asked_by: the ops that ask it of what they read, and stay in float32 themselves.
-        among: finds those of their nodes that ask; ``None`` where all do.
-        through: the ops that pass it on to what they read; ``None`` for all that the lists may
+        asked_by: the ops that need it of their inputs, and stay in float32 themselves.
+        among: finds those of their nodes that do; ``None`` where all do.
+        through: the ops that pass it on to their inputs; ``None`` for all that the lists may
             convert. Nodes that only move values always do. ``LINEAR - TOTALS`` ends it at sums and
             means, in which roundings of either sign cancel.
         if_listed: those of ``through`` that pass it on only where the lists may convert them.
-        products: the products that are needed, too.
-        staying: finds nodes that stay in float32, and ask nothing.
+        products: the products that become float32, too, instead of ending it.
+        staying: finds nodes that stay in float32, and need nothing of their inputs.
     """
 
     reason: Code
@@ -64,7 +65,7 @@ class Need:
     staying: Callable[[ValueGraph], NodeMask] | None = None
 
 
-#: What keeps the size of a rounding beside a value; sums and means let roundings cancel.
+#: The ops that keep the relative size of a rounding. In sums and means, roundings cancel.
 _LINEAR = table.LINEAR - table.TOTALS
 
 
@@ -74,7 +75,7 @@ def _moving_or_of(ops: frozenset[str], values: ValueGraph) -> NodeMask:
 
 
 def _other_than_casts_to_floats(values: ValueGraph) -> NodeMask:
-    """Returns all nodes but Casts to what are no whole numbers."""
+    """Returns all nodes except Casts to types other than integers."""
     found = np.ones_like(values.users)
     for node, _, result in casts_of(values.view):
         found[node] = values.view.dtypes[result] in datatypes.INTEGERS
@@ -98,8 +99,8 @@ def _readers_of_sizes(values: ValueGraph) -> NodeMask:
 
 
 def _readers_of_biased_values(values: ValueGraph) -> NodeMask:
-    """Returns the nodes that read a product's result to which a parameter was added, and which was
-    then scaled or moved, if another product uses their own results.
+    """Returns the nodes between two products that read the first one's result, if a parameter was
+    added to it before it was scaled or moved.
 
     A bias that is added right before is that of a layer, of which softmax is the activation.
     """
@@ -113,7 +114,9 @@ def _readers_of_biased_values(values: ValueGraph) -> NodeMask:
 
 
 def _without_products(values: ValueGraph) -> NodeMask:
-    """Returns what no product uses, but for what is computed together with the product before."""
+    """Returns the nodes that no product uses, without those computed together with the product
+    before.
+    """
     storing = values.of_ops(table.STORING)
     used = values.users | values.upstream(values.users, through=~storing)
     follows = (values.moving & (values.count_inputs() == 1)) | values.of_ops(table.FOLLOWING)
@@ -122,20 +125,21 @@ def _without_products(values: ValueGraph) -> NodeMask:
 
 
 def _stored_maxima(values: ValueGraph) -> NodeMask:
-    """Returns maxima that a loop or a branch keeps for its gradient, with what keeps and moves them
-    and their operands.
+    """Returns the maxima that a loop or a branch stores for its gradient, with their operands and
+    the nodes that store and move both.
 
-    There the gradient, which compares the two, is in another part of the graph, and reads them from
-    a list or an optional; an operand from outside it may read by a way of its own.
+    The gradient compares a maximum with its operands in another part of the graph, and reads both
+    from a list or an optional. It may read an operand from outside of the loop directly.
     """
     keeping = values.of_ops(table.KEEPING)
     if not keeping.any():
         return keeping
     moves = values.is_open & values.of_ops(table.UNCHANGED)
     kept = keeping | values.upstream(keeping, through=moves)
+    # The maxima that are stored, and their operands.
     maxima = values.of_ops(table.MAXIMA) & values.sources_of(kept)
     operands = values.sources_of(maxima) | values.upstream(maxima, through=moves)
-    # A gradient reads them to select, along edges that the value graph leaves out.
+    # The values that gradients compare with a maximum. The value graph leaves these edges out.
     edges = values.view.edges
     by_gradients = values.of_ops(table.COMPARING)[edges.dst_node]
     read = mask_of(edges.src_node[by_gradients], len(moves))
@@ -145,10 +149,11 @@ def _stored_maxima(values: ValueGraph) -> NodeMask:
 
 
 def _comparing(values: ValueGraph) -> NodeMask:
-    """Returns the subtractions that need both operands, and the additions that TensorFlow made of
-    some.
+    """Returns the subtractions that need both operands exactly, and the additions that TensorFlow's
+    optimizers made of such.
 
-    None of a single number does, nor of a value and its own mean, which share their rounding.
+    A subtraction from a single number does not need them, nor does one of a value and its own mean,
+    which share their rounding.
     """
     differences = values.of_ops(table.SUBTRACTING)
     # TensorFlow makes c - x + z of z - x + c, and c - x - y + z of z - (x + y) + c.
@@ -162,8 +167,8 @@ def _comparing(values: ValueGraph) -> NodeMask:
 
 
 def _compared_totals(values: ValueGraph) -> NodeMask:
-    """Returns the means that are subtracted from their own values, with what moves them, what takes
-    them off, and totals of which differences are taken.
+    """Returns the means that are subtracted from their own values, the nodes that move them, these
+    subtractions, and the totals whose differences are taken.
     """
     size = len(values.users)
     centred = mask_of((each.difference for each in values.centrings), size)
@@ -173,11 +178,10 @@ def _compared_totals(values: ValueGraph) -> NodeMask:
 
 
 def _totals_apart(values: ValueGraph) -> NodeMask:
-    """Returns the sums and means whose differences are taken, as of a mean square and the square of
-    a mean.
+    """Returns the sums and means whose differences are taken, as in E[x²] - E[x]².
 
-    Their inputs may be 16 bit; the sums themselves stay float32: no rounding of another one is
-    beside theirs to cancel it.
+    Their inputs may be 16 bit. The totals themselves stay float32, because each is rounded once,
+    and one rounding has no others to cancel it.
     """
     passing = _moving_or_of(_LINEAR, values)
     totals = values.of_ops(table.TOTALS)
@@ -187,7 +191,7 @@ def _totals_apart(values: ValueGraph) -> NodeMask:
     return totals & values.sources_of(apart | values.upstream(apart, through=passing))
 
 
-#: In the order in which they say why.
+#: The first row that keeps a node gives its reason.
 NEEDS = (
     Need(Code.COMPARED, staying=_stored_maxima),
     Need(Code.WHOLE_NUMBERS, table.ABSOLUTE | table.CASTS, among=_other_than_casts_to_floats),
@@ -209,20 +213,20 @@ NEEDS = (
         among=_readers_of_sizes,
         through=table.LINEAR - table.AVERAGING | table.ROOTS | table.BOUNDED_FUNCTIONS,
     ),
-    # A common part of the values, which a bias may be, is gone in the result, its rounding not.
+    # A softmax removes the common part of its values, such as a bias, but not its rounding.
     Need(Code.NEEDED, table.SOFTMAXES, among=_readers_of_biased_values, through=_LINEAR),
     Need(Code.NEEDED, table.LOGARITHMS | table.DECOMPOSING | table.LONG_PRODUCTS),
 )
 
 
 def keep_needed(values: ValueGraph) -> Iterator[NodeDecision]:
-    """Keeps values in float32, back to the product, if a reader needs them more exactly or no
-    product uses them.
+    """Keeps values in float32, back to the product, if a reader needs them exactly or no product
+    uses them.
 
-    A bias, an activation without arithmetic and what only moves values still have the type of the
-    product before them, so that kernels can be fused; so has a bias gradient
-    (:func:`amp_tf.painting.ties.match_bias_gradients`). Products use the value of a variable only
-    in the next step, through the variable.
+    Behind a product that nothing else uses, a bias, an activation without arithmetic and nodes that
+    only move values keep the product's type, so that TensorFlow can fuse them with it; so does a
+    bias gradient (:func:`amp_tf.painting.ties.match_bias_gradients`). A product that reads a
+    variable in the next step does not count as a user of the value assigned now.
 
     Difference "need": TensorFlow converts what lies between or follows products, whoever reads it.
 
@@ -327,8 +331,8 @@ def _activations(values: ValueGraph) -> NodeMask:
 
 
 def _requested(values: ValueGraph, asking: NodeMask, through: NodeMask) -> dict[Node, Node]:
-    """Returns the nodes of ``through`` that some nodes read, and what these read; each with the
-    reader that asked for it.
+    """Returns the nodes of ``through`` from which values reach some nodes through such nodes, each
+    with the reader that needs it.
     """
     edges = asking[values.readers] & through[values.sources]
     sources = values.sources[edges].tolist()
@@ -341,14 +345,15 @@ def _requested(values: ValueGraph, asking: NodeMask, through: NodeMask) -> dict[
 def keep_decomposed(values: ValueGraph) -> Iterator[NodeDecision]:
     """Keeps in float32 the products of matrices that are decomposed, and products with the results.
 
-    A decomposition divides by how far a matrix is from a singular one: once the matrix is rounded,
-    a Cholesky factor is NaN, and an inverse or a small eigenvalue is made of the rounding. So the
-    nearest product before it is float32, through arithmetic and the kernels of Gaussian processes.
+    A decomposition divides by the distance of a matrix from a singular one: once the matrix is
+    rounded, a Cholesky factor is NaN, and an inverse or a small eigenvalue consists of roundings.
+    So the nearest product before it is float32, through arithmetic and the kernels of Gaussian
+    processes.
 
-    The result of a decomposition cancels where it is multiplied: whitening takes the correlations
-    out that a matrix holds. So a product that reads it is float32, and so is the nearest product
-    behind its other operand. Its own result is an ordinary value again, unless both operands were
-    such results.
+    Multiplying by the result of a decomposition cancels: whitening removes the correlations in a
+    matrix. So a product that reads such a result is float32, and so is the nearest product before
+    its other operand, with the linear nodes between and those that compute its factors. The
+    product's own result is an ordinary value again, unless both operands came from decompositions.
 
     Difference "need": TensorFlow converts every product.
 
@@ -371,7 +376,8 @@ def keep_decomposed(values: ValueGraph) -> Iterator[NodeDecision]:
     reading = magnified[values.sources] & multiplying[values.readers]
     readers = values.readers[reading].tolist()
     causes = dict(zip(readers, values.sources[reading].tolist(), strict=True))
-    # Back from both, to the nearest products, and to those that made what these multiply.
+    # Back from the decompositions, and from the other operands, to the nearest products, and
+    # through the linear nodes that compute the factors of these.
     before = values.of_ops(table.BEFORE_DECOMPOSITIONS) & ~values.users
     linear = values.of_ops(table.LINEAR | table.KEEPING_SIZE) & ~values.users
     of_matrices = _requested(values, decomposing, before)
@@ -390,8 +396,8 @@ def keep_decomposed(values: ValueGraph) -> Iterator[NodeDecision]:
 def _magnified(values: ValueGraph, decomposing: NodeMask) -> NodeMask:
     """Returns the nodes whose results cancel when multiplied: decompositions and what follows them.
 
-    A product of such results alone gives one, too. A sum with an ordinary product is an ordinary
-    value, such as that of a residual network behind a whitening layer.
+    A product of such results alone is one, too. A sum of one and an ordinary product is an ordinary
+    value, as in a residual network behind a whitening layer.
     """
     computing = values.users | decomposing
     count_inputs = values.count_inputs()

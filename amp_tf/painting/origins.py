@@ -1,28 +1,28 @@
-"""Origins, forwards: where values come from, and what must not be rounded because of that.
+"""Origins, forwards: where values come from, and which must not be rounded because of that.
 
 *Joined values.* NumPy, torch's autocast and Keras promote: float16 and float32 make float32.
-TensorFlow's pass casts the float32 side down instead. Where that side is a coordinate, a time or a
-phase, the sum is rounded at its size, and what the network contributed is gone: 5,000 m and a step
-of 0.1 m are 5,008 m or 4,992 m in bfloat16.
+TensorFlow's pass casts the float32 side down instead. If that side is a coordinate, a time or a
+phase, the sum is rounded at its size, and the network's contribution is lost: 5,000 m and a step of
+0.1 m are 5,008 m or 4,992 m in bfloat16.
 
-Each value has an origin. *Product*: made by products and what follows them; it carries a rounding
-of its own size already. *Parameter*: variables such as biases, which are small beside what they
-join, tensors that a trace captured, random numbers, and constants below :data:`GREAT`. *Exact*:
-what a program is given, counts, great constants, and the weights of products: what is added to one
-is an update. *Joined*: exact and product, by an op that keeps absolute sizes: an addition, a
-concatenation, a choice. To multiply joins nothing, because the error of a product stays relative;
-so a factor that comes from a product ends what is exact, and so do ops whose result is bounded or
-normalized. Numbers that stand for never, as in masks, are not joined to be kept: beside them all
-else is to vanish.
+Each value has an origin. *Product*: a product's result and values computed from it, which carry a
+rounding of their own size already. *Parameter*: variables such as biases, which are small beside
+the values they are added to, tensors that a trace captured, random numbers, and constants below
+:data:`GREAT`. *Exact*: the program's inputs, counts, great constants, and sums of a product's
+weight and its update. *Joined*: an exact value and a product's, by an op that keeps absolute sizes:
+an addition, a concatenation, a choice. A multiplication joins nothing, because its error stays
+relative; so the result of multiplying by a value from a product is no longer exact, and neither are
+bounded or normalized results. Numbers that stand for never, as in masks, are not exact either: all
+values beside them are to vanish.
 
 *Running sums.* ``x = x + step`` in 16 bit stands still once a step is less than a 500th of x, in a
-loop or written out. That the results of a function may be its next arguments covers functional
-loops and steps that Python calls again, and costs nothing, because arguments are float32 anyway.
-Chains are judged beyond 8 additions (the residual streams of deep networks): at 8 small steps the
-error reaches 4 times that of the ideal mixed program.
+loop or written out. The results of a function are taken as its possible next arguments, which
+covers functional loops and steps that Python calls again, and costs nothing, because arguments are
+float32 anyway. A chain counts as a sum beyond 8 additions (as in the residual streams of deep
+networks): at 8 small steps the error reaches 4 times that of the ideal mixed program.
 
-Not covered: exact data that a trace captured; parameters that are not small; sums that leave
-float16's range; and ops that need more of a product's value alone (:mod:`amp_tf.painting.needs`).
+Not covered: exact data that a trace captured, parameters that are not small, sums that leave
+float16's range, and readers that need a product's value exactly (:mod:`amp_tf.painting.needs`).
 """
 
 from __future__ import annotations
@@ -51,16 +51,15 @@ def keep_origins(values: ValueGraph) -> Iterator[NodeDecision]:
     """Keeps in float32 ops that join exact data to a product's result, except by multiplying; and
     running sums.
 
-    So is what only moves exact values, where something else than a product reads them.
+    Nodes that only move exact values stay, too, unless products alone read them.
 
     A sum runs where a value goes through arithmetic and comes back without a product in between:
     through a loop, or as the result of a function that may be called again with it. A state that
-    each iteration makes anew by a product, such as an LSTM's output, may be 16 bit. What the value
-    is multiplied by is painted deny as well, up to the product that it comes from: .998 is 1 in
-    bfloat16, and .998 to the 500th is .37. So are the constant factors of what is added, which
-    would be off by the same share in each step, and a chain of more than :data:`LONGEST_SUM`
-    additions to one value, biases not counted; where a normalization or a gate lies between two,
-    the sum begins anew.
+    each iteration makes anew by a product, such as an LSTM's output, may be 16 bit. The factors of
+    the value are painted deny as well, back to the product that they come from: .998 is 1 in
+    bfloat16, and .998 to the 500th is .37. So are the constant factors of the terms, which would be
+    off by the same share in each step, and chains of more than :data:`LONGEST_SUM` additions to one
+    value. Biases do not count; after a normalization or a gate, a sum begins anew.
 
     Difference "origin": TensorFlow converts sums as all arithmetic, and casts the float32 side of
     an addition down.
@@ -95,9 +94,7 @@ def keep_origins(values: ValueGraph) -> Iterator[NodeDecision]:
 
 
 def _running_sums(values: ValueGraph) -> NodeMask:
-    """Returns sums that run or are long, what they are multiplied by, and the constant factors of
-    what is added.
-    """
+    """Returns sums that run or are long, their factors, and the constant factors of their terms."""
     adding = values.of_ops(table.ADDING) & values.computes
     scaling = values.of_ops(table.SCALING)
     scaled = scaling & values.readers_of(values.of_ops(("Const",)))
@@ -120,7 +117,7 @@ def _come_back(values: ValueGraph) -> NodeMask:
     links: list[tuple[Node, Node]] = []
     if values.is_loop_body:
         closing[results] = True
-    elif arguments and results:  # each result may become each: all through the first argument
+    elif arguments and results:  # each result may become any argument
         first, *others = arguments
         links += ((result, first) for result in results)
         links += ((first, other) for other in others)
@@ -131,7 +128,7 @@ def _long_sums(
     values: ValueGraph, adding: NodeMask, through: NodeMask, scaled: NodeMask
 ) -> NodeMask:
     """Returns the nodes on chains of more than :data:`LONGEST_SUM` additions to one value, and
-    between two of one chain.
+    those between two additions of a chain.
     """
     if adding.sum() <= LONGEST_SUM:
         return np.zeros_like(adding)
@@ -143,8 +140,8 @@ def _long_sums(
 
 
 def _steps(values: ValueGraph) -> NodeMask:
-    """Returns all additions but those that begin a norm, x - mean, and those of a parameter to a
-    product, as by a BiasAdd.
+    """Returns all additions except x - mean, with which a normalization begins, and those of a
+    parameter to a product, as by a BiasAdd.
     """
     centring = _reading(values, values.of_ops(table.TOTALS), 1)
     norms = values.of_ops(table.SUBTRACTING) & centring
@@ -153,14 +150,14 @@ def _steps(values: ValueGraph) -> NodeMask:
 
 
 def find_biases(values: ValueGraph, biased: NodeMask) -> NodeMask:
-    """Returns the nodes that read a parameter and the value of one of some nodes."""
+    """Returns the nodes that read both a parameter and the value of a node of ``biased``."""
     parameters = values.of_ops({*table.READ_OPS, *table.REFERENCE_VARIABLES, ARG_OP}).copy()
     parameters[values.view.given_arguments()] = False
     return _reading(values, parameters) & _reading(values, biased)
 
 
 def _reading(values: ValueGraph, made: NodeMask, position: int | None = None) -> NodeMask:
-    """Returns the nodes that read one of some values, as it is or moved."""
+    """Returns the readers of some nodes' values, directly or through nodes that move them."""
     moved = values.downstream(made, through=values.moving)
     return values.readers_of(made | moved, position)
 
@@ -184,7 +181,7 @@ def _great_constants(values: ValueGraph) -> NodeMask:
 
 
 def _updates(values: ValueGraph) -> NodeMask:
-    """Returns the additions to weights that a product reads as they are."""
+    """Returns the additions to weights that a product reads without arithmetic in between."""
     variables = values.of_ops({*table.READ_OPS, *table.REFERENCE_VARIABLES})
     handing_on = values.of_ops(table.HANDING_ON)
     read = variables & values.upstream(values.users, through=variables | handing_on)
@@ -193,7 +190,7 @@ def _updates(values: ValueGraph) -> NodeMask:
 
 
 def _dropping(values: ValueGraph, behind: NodeMask) -> EdgeMask:
-    """Returns the edges behind which a value is no longer as large as something exact.
+    """Returns the edges that carry no exact value on.
 
     Args:
         behind: the products, and the nodes whose values come from one.

@@ -20,7 +20,7 @@ from amp_tf.painting.masks import UnitMask, indices, mask_of, nodes_of, units_of
 from amp_tf.painting.reasons import IMPOSSIBLE, Balance, Code, Reason
 from amp_tf.precision import Precision
 
-#: The detail of a converted product that a float32 kernel computes.
+#: The detail of the reason of a converted product that a float32 kernel computes.
 AS_TENSOR_CORES = (
     "computed in float32, with operands and result rounded to 16 bit, as tensor cores do"
 )
@@ -36,10 +36,9 @@ class Painting:
     Attributes:
         precision: the 16-bit type; ``None`` where nothing can be converted on this machine.
         converted: the units that become 16 bit, in order.
-        rounded: ops that float32 kernels compute where they become 16 bit, between roundings to it.
-        to_split: fused products of whose bias or activation float32 is asked.
-        why_nothing: where nothing is converted, the reason that explains it, with more words as
-            detail; else ``None``.
+        rounded: ops that become 16 bit, but are computed by float32 kernels between two roundings.
+        to_split: fused products whose bias or activation must be float32.
+        why_nothing: the reason, with details, if nothing is converted; else ``None``.
     """
 
     view: GraphView
@@ -54,14 +53,14 @@ class Painting:
 
     @classmethod
     def without_target(cls, view: GraphView, why: str) -> Painting:
-        """Returns the painting of a graph of which nothing can be converted on this machine."""
+        """Returns the painting of a graph that cannot be converted on this machine."""
         blank: dict[str, Any] = dict.fromkeys(_MARKS, np.zeros(view.unit_count, np.bool_))
         marks = Marks(**(blank | Marks.blank(view.unit_count)))
         return cls(view, None, [], marks, why_nothing=Code.NO_TARGET, detail=why)
 
     @classmethod
     def of(cls, canvas: Canvas, to_split: Sequence[Node] = ()) -> Painting:
-        """Returns the result of the last step."""
+        """Returns the painting of a canvas after the last step."""
         converted = compact(np.flatnonzero(canvas.allow & canvas.is_float32))
         return cls(
             view=canvas.view,
@@ -75,7 +74,7 @@ class Painting:
         )
 
     def is_f16(self) -> UnitMask:
-        """Returns the units that are the 16-bit type once the graph is rewritten."""
+        """Returns the units that have the 16-bit type once the graph is rewritten."""
         found: UnitMask = np.zeros(self.view.unit_count, np.bool_)
         if self.precision is not None:
             found = self.dtypes_after() == self.precision.data_type
@@ -91,7 +90,7 @@ class Painting:
         return may
 
     def also(self, units: Sequence[Unit], code: Code) -> Painting:
-        """Returns the painting with more units that become 16 bit."""
+        """Returns the painting with more converted units."""
         if not units:
             return self
         allow = self._marks.allow | mask_of(units, self.view.unit_count)
@@ -106,8 +105,9 @@ class Painting:
         return dataclasses.replace(self, view=self.view.detached())
 
     def dtypes_after(self) -> Indices:
-        """Returns the ``DataType`` number of each unit once the graph is rewritten, as an array of
-        32-bit integers.
+        """Returns the ``DataType`` number of each unit once the graph is rewritten.
+
+        The array has 32-bit integers.
         """
         dtypes = np.array(self.view.dtypes, np.int32)
         if self.precision is not None:
@@ -115,7 +115,7 @@ class Painting:
         return dtypes
 
     def rounded_units(self) -> UnitMask:
-        """Returns the units that become 16 bit and are computed in float32 between roundings."""
+        """Returns the units that become 16 bit but are computed in float32, between roundings."""
         found = units_of(self.view, self.view.mask_with(self.rounded))
         return found & mask_of(self.converted, self.view.unit_count)
 
@@ -128,8 +128,9 @@ class Painting:
         return int(nodes_of(self.view, self._marks.code == code).sum())
 
     def reason(self, node: Node) -> Reason:
-        """Returns why a node has its precision: the reason for the type of its result, or else for
-        its first float32 type.
+        """Returns why a node has its precision.
+
+        It is the reason for the type of its result, or else for its first float32 type.
         """
         marks = self._marks
         if self.why_nothing is Code.NO_TARGET:
@@ -161,7 +162,7 @@ class Painting:
         return ""
 
     def trail(self, node: Node) -> list[Node]:
-        """Returns the nodes along which the decision came, from this one to where it began."""
+        """Returns the chain of causes of a node's decision, from this node to the first cause."""
         marks = self._marks
         units: dict[Unit, None] = {}
         for unit in self.view.units(node):
@@ -174,7 +175,7 @@ class Painting:
 
     @functools.cached_property
     def _before(self) -> Indices:
-        """The unit that brought each unit's precision about, or itself if its reason names none."""
+        """For each unit, the unit that caused its precision, or itself if its reason names none."""
         marks = self._marks
         has_cause = np.isin(marks.code, [code for code in Code if "{cause}" in code.words])
         return np.where(has_cause, marks.cause, np.arange(len(has_cause), dtype=np.int32))
@@ -200,8 +201,9 @@ class Painting:
 
 
 def _why_nothing(canvas: Canvas, converted: Sequence[Unit]) -> Code | None:
-    """Returns the commonest reason among the nodes that the allow list would have converted;
-    ``None`` where something is converted.
+    """Returns the commonest reason among the nodes that the allow list would convert.
+
+    It is ``None`` where something is converted.
     """
     if converted:
         return None

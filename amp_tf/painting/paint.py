@@ -6,11 +6,11 @@ It takes five steps, each a function of values to a frozen value. The rules are 
 :data:`RULES`, in the order in which they run, each in one of the steps; the passes of TensorFlow's
 ``AutoMixedPrecisionImpl::Optimize`` are numbered among them.
 
-The docstring of each rule shows what it does on a small graph, all other rules in force: behind a
-node stands what it computes in, float32 if nothing stands there, and ``f16 → float32`` where that
-changes once the rule is there.
+The docstring of each rule shows its effect on a small graph, with all other rules in force. Behind
+each node stands its precision, nothing for float32, and ``f16 → float32`` where the rule changes
+it.
 
-A graph is painted again under a :class:`Change`, to see what the change would turn.
+A graph is painted again under a :class:`Change` to find the nodes that the change would convert.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from amp_tf.painting.value_graph import ValueGraph
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """One change, or several together.
+    """A change of settings, or of facts that no setting names.
 
     Attributes:
         added: ops and patterns that join fields of the settings, each with its field.
         dropped: ops and patterns that leave fields of the settings, likewise.
-        nodes: names of nodes that may be touched, whatever forbids it: their device, a scope, a
-            fetch.
-        kernels: ops that are taken to have 16-bit kernels for every type that can be another one.
+        nodes: names of nodes that may be touched although their device, a scope or a fetch forbids
+            it.
+        kernels: ops that are painted as if they had 16-bit kernels for all type attributes.
         rules: rows of :data:`RULES` that are left out.
-        shapes: unknown dimensions are taken to be known.
+        shapes: whether the graph is painted as if all its dimensions were known.
     """
 
     added: frozenset[tuple[str, str]] = frozenset()
@@ -144,10 +144,10 @@ def paint(
 
 
 def weigh(canvas: Canvas) -> Canvas:
-    """Unpaints what is not faster in 16 bit, counting the casts that it needs.
+    """Leaves in float32 what is not faster in 16 bit, its casts included.
 
-    Products whose shapes nobody knows stay as they are. Nodes that TensorFlow computes together
-    with a product are chosen with it. Forced nodes stay in any case; if no op is faster, so do the
+    Products of unknown shapes keep their precision. Nodes that TensorFlow computes together with a
+    product share its precision. Forced nodes stay 16 bit in any case; if no op is faster, so do the
     ops that the user asks for.
 
     Example (auto)::
@@ -174,13 +174,13 @@ class Row:
     """One rule.
 
     Attributes:
-        name: by which it is left out; for a pass of TensorFlow's with its number there. Rows of one
-            name go together.
-        apply: the rule; given a canvas, it returns the canvas after its decisions; those of
-            :data:`KEEPING` are given the value graph, and yield decisions about its nodes.
-        difference: the name of the difference from TensorFlow's pass that it makes; empty for what
-            TensorFlow does too.
-        reasons: those of the nodes that it keeps in float32 for accuracy's sake.
+        name: the name by which tests and changes leave the rule out; TensorFlow's passes have their
+            number in it. Rows of one name are left out together.
+        apply: the rule. It takes a canvas and returns the canvas after its decisions; a rule of
+            :data:`KEEPING` takes the value graph and yields decisions about its nodes.
+        difference: the name of its difference from TensorFlow's pass; empty where TensorFlow does
+            the same.
+        reasons: the reasons that it gives to nodes kept in float32 for accuracy.
     """
 
     name: str
@@ -190,11 +190,12 @@ class Row:
     reasons: tuple[Code, ...] = ()
 
     def applies(self, change: Change, resolution: Resolution) -> bool:
-        """Returns whether the rule is there, and decides under these settings."""
+        """Returns whether the rule is not left out, and decides under these settings."""
         return self.name not in change.rules and self.when(resolution)
 
 
-_chooses = operator.attrgetter("uses_cost_model")  #: where amp_tf chooses the precision
+#: The condition of rules that run only if amp_tf chooses the precision.
+_chooses = operator.attrgetter("uses_cost_model")
 
 #: Rules about lists: the list of each op, and the kernels that exist and are exact.
 LISTING = (

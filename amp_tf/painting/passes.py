@@ -1,9 +1,9 @@
-"""The passes of TensorFlow, by which the lists paint; :mod:`amp_tf.painting.ties` has pass 7, and
-:mod:`amp_tf.painting.tensor_lists` those of TensorLists.
+"""The passes of TensorFlow that paint by the lists. Pass 7 is in :mod:`amp_tf.painting.ties`, and
+those of TensorLists are in :mod:`amp_tf.painting.tensor_lists`.
 
 Order and meaning are those of ``AutoMixedPrecisionImpl::Optimize``
-(core/grappler/optimizers/auto_mixed_precision.cc, 2.21); where a pass differs on purpose its
-docstring says so with the name of the difference, which tests/parity lists.
+(core/grappler/optimizers/auto_mixed_precision.cc, 2.21); where a pass differs on purpose, its
+docstring gives the name of the difference (tests/parity lists them).
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ def paint_between_allow(canvas: Canvas) -> Canvas:
     passable = canvas.spreading & canvas.convertible & ~canvas.deny
     behind = mask_of(canvas.reach(roots, passable, Direction.FORWARD), len(passable))
     between = canvas.reach(roots, behind, Direction.BACKWARD)
-    # As in TensorFlow, allow-list nodes that lost their paint to a TensorList attract their
-    # neighbours all the same.
+    # As in TensorFlow, allow-list nodes count here even if a TensorList took their paint.
     return canvas.after(
         spread(Verdict.ALLOW, between, Code.BETWEEN_ALLOW),
         Decision(Verdict.ALLOW, roots, Code.ALLOW_LIST),
@@ -89,7 +88,7 @@ def paint_after_allow(canvas: Canvas) -> Canvas:
 
 
 def spread_allow_through_clear(canvas: Canvas) -> Canvas:
-    """Paints allow through clear nodes, forward and backward, but not through readers of reference
+    """Spreads allow through clear nodes, forward and backward, but not through readers of reference
     variables.
 
     Example (float16)::
@@ -109,8 +108,9 @@ def spread_allow_through_clear(canvas: Canvas) -> Canvas:
 
 
 def _of_reference_variables(canvas: Canvas) -> UnitMask:
-    """Returns the Identity nodes that read a reference variable, and Enters behind these; as in
-    TensorFlow, no Enter that reads the variable itself.
+    """Returns the Identity nodes that read a reference variable, and the Enters behind.
+
+    An Enter that reads the variable itself is not among them, as in TensorFlow.
     """
     view = canvas.view
     edges = view.edges
@@ -124,10 +124,10 @@ def _of_reference_variables(canvas: Canvas) -> UnitMask:
 
 
 def drop_unsupported(canvas: Canvas) -> Canvas:
-    """Unpaints types that cannot be 16 bit: fixed ones, attributes such as FusedBatchNorm's U,
-    quantized nodes.
+    """Takes allow paint off types that cannot be 16 bit: fixed types, attributes such as
+    FusedBatchNorm's U, and those of quantized nodes.
 
-    Difference "force-all-fixed": TensorFlow does so for allow-list nodes alone and fails under
+    Difference "force-all-fixed": TensorFlow does so for allow-list nodes alone, and fails under
     UNSAFE_FORCE_ALL.
 
     Example (bfloat16, allow_add=SparseMatMul)::

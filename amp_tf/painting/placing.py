@@ -1,7 +1,7 @@
-"""Places of casts: rules that change no value, but where casts stand.
+"""Places of casts: rules that move casts and change no value.
 
-They stand behind what passes a value on or picks a part of it, and none beside a cast that is
-there.
+Casts move behind nodes that pass a value on or pick a part of it, and merge with casts of the
+program.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from amp_tf.painting.value_graph import casts_of
 
 
 def leave_carried_values(canvas: Canvas) -> Canvas:
-    """Keeps in float32 what only passes a float32 value on, if some of its readers are not
+    """Keeps nodes in float32 that only pass on a float32 value, if some of their readers are not
     converted.
 
-    The cast then stands behind it, for those that want 16 bit: the others get the value as it was,
-    and no cast back. So the gradient of a bias is the sum of gradients that nobody rounded, though
-    its product's gradients read them, too.
+    The cast then stands behind them, for readers in 16 bit; the others get the unrounded value, and
+    need no cast back. So a bias gradient adds up unrounded gradients, although the gradients of its
+    product read them, too.
 
-    Difference "passed-through": TensorFlow converts a Reshape before a product, and what else reads
-    it gets rounded values.
+    Difference "passed-through": TensorFlow converts a Reshape before a product, and its other
+    readers get rounded values.
 
     Example (bfloat16)::
 
@@ -51,14 +51,13 @@ def leave_carried_values(canvas: Canvas) -> Canvas:
 
 
 def leave_picked_values(canvas: Canvas) -> Canvas:
-    """Keeps the lookup of rows in a float32 table in float32, if no other converted node reads the
+    """Keeps lookups of rows in a float32 table in float32, if no other converted node reads the
     table.
 
-    The cast then stands behind it: of a table of embeddings the rows that were looked up are cast,
-    not the table, which Keras 3 gathers from as a tensor. Values are the same to the last bit. A
-    table is a variable, or what is larger than all that is picked of it; a variable that is known
-    to be smaller is cast as a whole. In loops nothing is moved, because what picks there picks
-    again and again.
+    The cast then stands behind the lookup. So only the rows that are looked up in a table of
+    embeddings are cast, and not the table, which Keras 3 reads as a whole. Values are the same to
+    the last bit. A table is a tensor that is larger than all rows picked from it; if sizes are
+    unknown, a variable is one. Lookups in loops stay as they are, because they run again and again.
 
     Difference "looked-up-rows": TensorFlow casts the table in each step.
 
@@ -82,8 +81,9 @@ def leave_picked_values(canvas: Canvas) -> Canvas:
 
 
 def _picked_alone(canvas: Canvas) -> dict[Tensor, list[Unit]]:
-    """Returns the float32 tensors of which converted nodes read rows alone, with the units that
-    read them.
+    """Returns the float32 tensors that converted nodes read only to pick rows.
+
+    Each is given with the units that read it.
     """
     view = canvas.view
     edges = view.edges
@@ -100,8 +100,9 @@ def _picked_alone(canvas: Canvas) -> dict[Tensor, list[Unit]]:
 
 
 def _is_larger(canvas: Canvas, tensor: Tensor, nodes: Sequence[Node]) -> bool:
-    """Returns whether a tensor is larger than all that some nodes pick of it, or, if a size is
-    unknown, whether it is a variable.
+    """Returns whether a tensor is larger than all parts that some nodes pick.
+
+    If a size is unknown, a variable counts as larger.
     """
     view = canvas.view
     shapes = canvas.subject.shapes or NO_SHAPES
@@ -116,10 +117,10 @@ def _is_larger(canvas: Canvas, tensor: Tensor, nodes: Sequence[Node]) -> bool:
 
 
 def retarget_casts(canvas: Canvas) -> Canvas:
-    """Lets an existing Cast to float32 cast to 16 bit instead, if all its readers are allow.
+    """Changes a Cast of the program from float32 to 16 bit, if all its readers are allow.
 
-    Difference "preserved-cast": TensorFlow does so for a preserved (fetched) Cast too, which
-    changes the type that the caller gets.
+    Difference "preserved-cast": TensorFlow changes a preserved (fetched) Cast, too, and so the type
+    that the caller gets.
 
     Example (float16)::
 
@@ -135,12 +136,12 @@ def retarget_casts(canvas: Canvas) -> Canvas:
 
 
 def absorb_casts(canvas: Canvas) -> Canvas:
-    """Lets an existing Cast to the 16-bit type take a painted value as it is, which makes it a copy
-    that costs nothing.
+    """Lets a Cast of the program to the 16-bit type read a painted value as it is, so that the Cast
+    is a copy and costs nothing.
 
-    Otherwise the value would be cast to float32 for it alone, and back; none of TensorFlow's
-    optimizers removes such a pair. TensorFlow's own pass makes it, so this rule runs only where
-    amp_tf chooses the precision. Casts of constants are folded by TensorFlow's second round
+    Otherwise the value would be cast to float32 for it alone, and back, and no optimizer of
+    TensorFlow removes such a pair. TensorFlow's own pass makes such pairs, so this rule runs only
+    where amp_tf chooses the precision. Casts of constants are folded by TensorFlow's second round
     (``tests/hooks/test_executed.py`` shows both).
 
     Example (auto)::

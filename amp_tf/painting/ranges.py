@@ -1,21 +1,21 @@
 """Ranges: constants, squares and quotients that 16 bit cannot hold.
 
-*Constants.* -1e9 stands for "never" in masks, Keras' own among them, and is below float16's least
-number; so is ``tf.float32.min``, also below bfloat16's. A row of a mask that allows nothing, such
-as that of a padded position, has a softmax in float32; of infinities it is NaN, and so is each
-gradient then. 1e-8 guards logarithms and quotients from zero; float16 has no such number, and the
-guard is gone. So is that of a probability which is clipped to 0.9999999, and the logarithm of what
-is left to 1 is minus infinity. A few ops make such values themselves, and some on no list pass them
-on. The constant need not be cast itself: Keras multiplies it in float32, and the product was cast.
-Clamping each such cast would keep softmax in 16 bit, but hide the infinities by which loss scaling
-knows an overflow. NVIDIA's users were told to write -1e4 where Keras writes -1e9.
+*Constants.* In masks, also Keras' own, -1e9 stands for "never", and is below float16's least
+number; ``tf.float32.min`` is below bfloat16's, too. In float32, the softmax of a row in which
+everything is masked, such as that of a padded position, is a number; in 16 bit the row holds
+infinities, and its softmax and all gradients are NaN. 1e-8 guards logarithms and quotients from
+zero, but is zero in float16. A probability that is clipped to 0.9999999 becomes 1, and log(1 - p)
+minus infinity. A few ops make such values themselves, and some that are on no list pass them on. It
+is not enough to keep the constant: Keras multiplies it in float32, and the result of that would be
+cast. Clamping such casts would keep the softmax in 16 bit, but hide the infinities by which loss
+scaling recognizes an overflow. NVIDIA told its users to write -1e4 in place of Keras' -1e9.
 
-*Squares and quotients*, in float16: 300 is an ordinary activation, and its square is infinite; 1e-4
-is one, too, and so is the quotient of 10 by it, also where it is written as a multiplication by a
-reciprocal (``tf.math.l2_normalize``). The gradient of a root is such a quotient, too, and so it is
-once it was moved and multiplied by constants, as in the gradient of RMSNorm. What is multiplied by
-gamma / sqrt(variance) is one, where the variance is of the batch: of equal rows it is zero.
-Quotients by a constant and products of two different values are what the lists say.
+*Squares and quotients*, in float16: 300 is an ordinary activation, and its square is infinite. 1e-4
+is an ordinary activation, and 10 / 1e-4 is infinite, also where it is written as a multiplication
+by a reciprocal (``tf.math.l2_normalize``). The gradient of a root is such a quotient, also after it
+was moved or multiplied by constants, as in the gradient of RMSNorm. So is a multiplication by gamma
+/ sqrt(variance) if the variance is the batch's, because equal rows have none. Quotients by a
+constant and products of two different values follow the lists.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from amp_tf.precision import Precision
 
 
 def keep_in_range(canvas: Canvas) -> Canvas:
-    """Keeps in float32 what reads a constant that 16 bit cannot hold, and what uses the result, up
+    """Keeps readers of a constant that 16 bit cannot hold in float32, and the nodes behind them up
     to the next product.
 
-    So is what reads a variable with such a value, where the values are known: where a saved model
-    is converted.
+    Readers of a variable with such a value stay, too, if its value is known, as it is in a saved
+    model that is converted.
 
-    That product does, too, if nothing but moves and multiplications lies between: ``matmul(ones *
-    -1e9, pad)``.
+    The product stays, too, if only moves and multiplications lie between: ``matmul(ones * -1e9,
+    pad)``.
 
     Difference "range": TensorFlow's pass looks at no values.
 
@@ -72,11 +72,12 @@ def keep_in_range(canvas: Canvas) -> Canvas:
 
 
 def _constants_beyond_range(canvas: Canvas) -> tuple[NodeMask, NodeMask]:
-    """Returns the constants that the 16-bit type cannot hold, and those of them that also make a
-    product infinite or zero: 0.9999999 is 1 to a product.
+    """Returns the constants that the 16-bit type cannot hold.
+
+    Also returns those of them that make a product infinite or zero; 0.9999999 does not.
     """
     precision = canvas.target.precision
-    # Some of the many values of a table of weights are always too small, and lost without harm.
+    # In a large table of weights some values are always too small, and are lost without harm.
     values, terms, largest = canvas.view.constants
     is_nearly_one = (terms == 1) & (largest != 1) & precision.rounds_to_one(largest)
     is_held = (precision.smallest / 2 < largest) & (largest <= precision.max_finite)
@@ -85,8 +86,7 @@ def _constants_beyond_range(canvas: Canvas) -> tuple[NodeMask, NodeMask]:
 
 
 def keep_squares_and_quotients(values: ValueGraph) -> Iterator[NodeDecision]:
-    """Keeps squares and quotients in float32 where the 16-bit type is float16, as powers and
-    exponentials on its deny list are.
+    """Keeps squares and quotients in float32 if the 16-bit type is float16.
 
     Difference "range": TensorFlow's pass has Pow on the deny list, but not x * x and 1 / x.
 
@@ -111,7 +111,10 @@ def _by_constants(values: ValueGraph) -> NodeMask:
 
 
 def _by_reciprocals(values: ValueGraph) -> NodeMask:
-    """Returns the multiplications by a reciprocal, or by a product of one of a batch's totals."""
+    """Returns the multiplications by a reciprocal.
+
+    The factor may also be a product with the reciprocal of a batch's total.
+    """
     products = values.of_ops(("Mul",))
     reciprocals = values.of_ops(table.RECIPROCALS)
     totals = values.of_ops(table.TOTALS)

@@ -121,8 +121,8 @@ class Code(enum.IntEnum):
 
 Rule = Code  #: the public name
 
-#: The reasons by which a user converts nodes: no rule takes their paint off but where 16 bit
-#: cannot be.
+#: The reasons of nodes that a user converts. Rules leave their paint unless the node cannot be 16
+#: bit.
 FORCED = frozenset({Code.FORCED_BY_LEVEL, Code.FORCED_BY_NAME, Code.FORCED_BY_SCOPE})
 #: The reasons for which a product cannot be 16 bit.
 IMPOSSIBLE = frozenset({Code.NO_FUSED_KERNEL, Code.NO_KERNEL, Code.TYPE_NOT_ALLOWED})

@@ -1,13 +1,13 @@
-"""TensorFlow's remapper: which nodes it computes in one kernel once amp_tf has rewritten the graph.
+"""TensorFlow's remapper: finds the nodes that it will fuse into one kernel after the rewrite.
 
 Nodes that are computed together are rounded once, and nearly all cost nothing of their own. They
 must have one type, and nothing else may read or wait for what lies between them. The op names of
 the patterns stand in :mod:`amp_tf.oplists.fusions`.
 
 *Gelus.* ``tf.nn.gelu`` makes five nodes (with an Erf in TensorFlow 2.16, with an Erfc later), or
-nine where it approximates. With the type of the product before them they cost nothing, because
-oneDNN's kernel computes them in float32, before it rounds once; without oneDNN, or with the
-remapper off, they round five or nine times instead.
+nine with ``approximate=True``. If they have the type of the product before them, they cost nothing:
+oneDNN's kernel computes them in float32 and rounds once. Without oneDNN, or with the remapper off,
+they round five or nine times.
 
 Sources of the patterns (TensorFlow 2.21): ``MergeConv2DBackpropFilterWithBiasAddGrad`` of
 core/common_runtime/mkl_layout_pass.cc; ``FindContractionWithBias``,
@@ -39,10 +39,10 @@ def computed_with_products(view: GraphView, is_f16: Mask, shapes: Shapes) -> dic
     """The nodes that TensorFlow computes together with a product, each with the product.
 
     They are bias gradients that read what a filter gradient reads, and biases, residual sums and
-    activations behind a product. They are computed alone if something else reads what lies between,
-    if one of them waits for something, or if they do not have one type. (So they are if something
-    waits for one of them, which is not asked: it is rare, and to read all control edges takes a
-    sixth of a rewrite.)
+    activations behind a product. They are computed alone if another node reads a value between
+    them, if one of them has a control input, or if their types differ. (Control edges from them
+    have the same effect, but are not looked at: they are rare, and reading all control edges takes
+    a sixth of a rewrite.)
 
     Args:
         is_f16: for each node, whether it becomes 16 bit.
@@ -64,7 +64,7 @@ def costs_nothing(view: GraphView, node: Node, product: Node) -> bool:
 
 
 def beside_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:
-    """The nodes of :data:`fusions.FUSED_WITH` and the products that read the same tensor."""
+    """The nodes of :data:`fusions.FUSED_WITH`, each with the product that reads the same tensor."""
     if not any(op in view.ops for op in fusions.FUSED_WITH):
         return
     for op, (product, place) in fusions.FUSED_WITH.items():
@@ -84,9 +84,7 @@ def _edges_into(view: GraphView, op: str) -> Iterator[tuple[int, int, int, int]]
 
 
 def _behind_products(view: GraphView, is_f16: Mask, shapes: Shapes) -> Iterator[tuple[Node, Node]]:
-    """The biases that are added to a product, the residual sums and the activations behind, each
-    with the product.
-    """
+    """The biases, residual sums and activations behind a product, each with the product."""
     if not any(op in view.ops for op in table.BIASES):
         return
     edges = view.edges
@@ -98,7 +96,9 @@ def _behind_products(view: GraphView, is_f16: Mask, shapes: Shapes) -> Iterator[
     def behind(
         product_of: Mapping[Node, Node], ops: Container[str], position: int = 0
     ) -> dict[Node, Node]:
-        """Returns the nodes of some ops that alone read one of some nodes, with its product."""
+        """Returns the nodes of some ops that are the only reader of one of some nodes, with its
+        product.
+        """
         read = edges.at(view.mask_with(ops)[edges.dst_node] & (edges.dst_position == position))
         found = {}
         for source, node in read.rows("src_node", "dst_node"):
@@ -150,8 +150,9 @@ def _gelus_of_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, No
 
 
 def _has_gelu_kernel(attributes: Mapping[str, Any]) -> bool:
-    """Returns whether TensorFlow has a kernel for a product with a Gelu: at most a bias is fused
-    into it, and its first matrix is not transposed.
+    """Returns whether TensorFlow has a kernel for a product with a Gelu.
+
+    At most a bias is fused into the product, and its first matrix is not transposed.
     """
     fused = attributes.get("fused_ops")
     transposed = attributes.get("transpose_a")
@@ -173,8 +174,9 @@ class Gelu(NamedTuple):
 
 
 def find_gelus(view: GraphView) -> Iterator[Gelu]:
-    """The Gelus of biased values where nothing else reads what is biased or what lies within; a
-    gradient reads both.
+    """Yields the Gelus of biased values.
+
+    There is none if another node, such as a gradient, reads the biased value or one within.
     """
     if not view.nodes_with(fusions.GELU_CORES):
         return
@@ -187,8 +189,10 @@ def find_gelus(view: GraphView) -> Iterator[Gelu]:
 
 
 def _gelu_behind(view: GraphView, biased: Node, parts: Mask, constants: Mask) -> Gelu | None:
-    """The Gelu of a biased value: it grows by readers that read nothing but it and constants, until
-    its terms are those of a Gelu.
+    """Finds the Gelu of a biased value.
+
+    A set of nodes grows by readers that read only the set and constants, until its terms are those
+    of a Gelu.
     """
     found = [biased]
     terms: list[str] = []
@@ -211,7 +215,10 @@ def _gelu_behind(view: GraphView, biased: Node, parts: Mask, constants: Mask) ->
 
 
 def _term(constant: object) -> str:
-    """A number as the patterns of Gelus have it; a question mark for several."""
+    """Renders a number as the patterns of Gelus write it.
+
+    A tensor of several numbers is a question mark.
+    """
     values = floats(constant)
     return f"{values[0]:.3g}" if len(values) == 1 else "?"
 

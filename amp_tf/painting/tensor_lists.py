@@ -3,8 +3,8 @@
 The graph shows a list only as a handle of type variant that runs from op to op. Ops connected by
 handles form a cluster, and agree on the type of its elements; values flow inside it from writers to
 readers, along edges that the graph does not show. A list that leaves the graph is denied as in
-TensorFlow: nodes that may be touched become deny before deny spreads, the others afterwards. To
-spread danger through the list would be safer, but differs from TensorFlow.
+TensorFlow: nodes that may be touched become deny before deny spreads, the others afterwards.
+Spreading deny through the list would be safer, but differs from TensorFlow.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from amp_tf.painting.reasons import Code
 
 
 def find_clusters(canvas: Canvas) -> Canvas:
-    """Gives nodes that share a TensorList of float32 one type: float32, if the list has users that
-    are not known.
+    """Gives nodes that share a TensorList of float32 one type; float32 if the list has unknown
+    users.
 
     Such nodes are a *cluster*. It is unsafe if a node of it may not be touched, or if its handle
     passes through a call, an argument or another place behind which unseen ops may use the list.
-    The nodes that may not be touched follow in :func:`match_clusters`: as in TensorFlow, deny
-    spreads from those of them that a setting puts on the deny list.
+    Its nodes that may not be touched become deny in :func:`match_clusters`. As in TensorFlow, deny
+    spreads only from those of them that a setting puts on the deny list.
 
     Example (bfloat16)::
 
@@ -93,10 +93,10 @@ def _unseen(canvas: Canvas, of_lists: NodeMask) -> UnitMask:
     """Returns the units behind which unseen ops may use a list.
 
     Difference "call-boundary": loops and branches in functional form (While, If, Case) hand the
-    list to functions, and TensorFlow's pass, which meets them in lowered form, does not know them
-    as boundaries. Difference "list-of-lists": TensorFlow does not follow a list into another and
-    out again, as a loop in a loop stores what its gradient needs, and the readers of one list may
-    get another type than its writers.
+    list to functions. TensorFlow's pass does not stop at them, because it sees them in lowered
+    form. Difference "list-of-lists": TensorFlow does not follow a list that is stored in another
+    list and read again, as nested loops do for their gradients. So the readers of a list may get
+    another type than its writers.
     """
     view = canvas.view
     boundaries = canvas.subject.calls | view.mask_with(table.TENSOR_LIST_BOUNDARIES)
@@ -107,7 +107,10 @@ def _unseen(canvas: Canvas, of_lists: NodeMask) -> UnitMask:
 def _pairs(
     canvas: Canvas, cluster: Mapping[Node, Unit], handle: Mapping[Node, Unit]
 ) -> Iterator[tuple[Unit, Unit]]:
-    """Yields the elements of each writer upstream of a reader and of that reader."""
+    """Yields the writers upstream of each reader, as pairs of units.
+
+    The units are those of the writer's elements and of the reader's.
+    """
     view = canvas.view
     writers = view.mask_with(table.TENSOR_LIST_WRITERS)
     for node in cluster:
@@ -174,8 +177,9 @@ def handles_lists(signature: Signature) -> bool:
 
 
 def list_units(view: GraphView, node: Node) -> tuple[Unit | None, Unit | None]:
-    """Returns the units of a TensorList node for the float32 type of the list's elements, and for
-    the list's handle.
+    """Returns two units of a TensorList node.
+
+    One is for the float32 type of the list's elements, the other for the list's handle.
     """
     element: Unit | None = None
     handle: Unit | None = None

@@ -1,13 +1,13 @@
-"""Ties: what must have one type, and what is done where the paint says otherwise.
+"""Ties: units that must have one type, and what changes where they are painted differently.
 
 *Loops.* The NextIteration, the Merge and the Enter of a loop's value have one precision.
 
-*Maxima.* The gradient of a maximum looks for the maximum among the values that it was taken from,
-where it is not found once it is rounded and they are not.
+*Maxima.* The gradient of a maximum looks for it among the values that it was chosen from. It is not
+found if either is rounded and the other is not.
 
-*Fused products* have one type, and a bias gradient that of the filter gradient beside it.
-TensorFlow's CPU kernel of BiasAddGrad adds row after row in bfloat16; oneDNN's fused one does not,
-so which bias gradients become 16 bit is decided last, and none does where oneDNN does not run.
+*Fused products* have one type, and a bias gradient has that of the filter gradient beside it.
+TensorFlow's CPU kernel of BiasAddGrad adds row after row in bfloat16, and oneDNN's fused one does
+not. So bias gradients are decided last, and none becomes 16 bit where oneDNN does not run.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from amp_tf.painting.reasons import Code
 from amp_tf.painting.remapper import beside_products
 from amp_tf.precision import Precision
 
-#: units behind a comparison among which the values are looked for that a maximum was chosen from
+#: the number of units among which the values are searched that a maximum was chosen from
 FARTHEST = 64
 
 
 def loop_units(canvas: Canvas) -> Iterator[Sequence[Unit]]:
-    """Yields the units of loops that must have one type: those of each NextIteration, and each
-    Enter, and the Merges behind.
+    """Yields sets of units that must have one type.
+
+    A set has a NextIteration or an Enter, and the Merges that read it.
     """
     yield from _recurrent_units(canvas)
     view = canvas.view
@@ -41,8 +42,9 @@ def loop_units(canvas: Canvas) -> Iterator[Sequence[Unit]]:
 
 
 def _recurrent_units(canvas: Canvas) -> Iterator[list[Unit]]:
-    """Yields for each NextIteration the units that must have one type: its own, and those of the
-    Merges that read it.
+    """Yields for each NextIteration the units that must have one type.
+
+    They are its own, and those of the Merges that read it.
     """
     view = canvas.view
     for node in view.nodes_with(("NextIteration",)):
@@ -85,8 +87,9 @@ def match_recurrent_edges(canvas: Canvas) -> Canvas:
 
 
 def _matched(canvas: Canvas, links: Iterable[Sequence[Unit]]) -> Canvas:
-    """Gives linked units one type: 16 bit if all Merges are and nothing else is locked, else
-    float32.
+    """Gives linked units one type.
+
+    It is 16 bit if all Merges are 16 bit and no other unit is locked, else float32.
     """
     merges = canvas.view.mask_with(table.LOOP_MERGES)
     node_of = canvas.view.unit_nodes
@@ -130,7 +133,7 @@ def match_bias_gradients(canvas: Canvas) -> Canvas:
 
 
 def _leaving_unforced(canvas: Canvas, units: Iterable[Unit], reason: Code) -> Canvas:
-    """Returns the canvas without allow paint on some units, but for what a user forced."""
+    """Takes allow paint from some units, except from those that a user forced."""
     return canvas.leaving([unit for unit in units if not canvas.is_forced(unit)], reason)
 
 
@@ -138,12 +141,12 @@ def match_maxima(canvas: Canvas) -> Canvas:
     """Rounds both or neither where a maximum is compared with the values that it was taken from.
 
     The gradient of a maximum compares so, and so do masks of the largest values, ``x >=
-    tf.math.top_k(x, 2).values[:, -1:]``. For XLA neither is 16 bit: it leaves roundings out
-    (``xla_allow_excess_precision``) where one op reads a value and not where another does, so that
-    a maximum equals none of the values, and its gradient is 0 / 0.
+    tf.math.top_k(x, 2).values[:, -1:]``. For XLA both stay float32: XLA omits roundings
+    (``xla_allow_excess_precision``) for some readers of a value and not for others, so that the
+    maximum may equal none of the values, and its gradient is 0 / 0.
 
-    Difference "tied-types": in TensorFlow's pass a MaxPool3D is converted but its gradient, which
-    has two types and kernels for both alike only, is not, and gives zeros.
+    Difference "tied-types": TensorFlow's pass converts a MaxPool3D but not its gradient, which then
+    gives zeros. The gradient has two type attributes, and kernels only where both are the same.
 
     Example (bfloat16)::
 
@@ -160,8 +163,9 @@ def match_maxima(canvas: Canvas) -> Canvas:
 
 
 def _rounded_unlike(canvas: Canvas, node: Node) -> list[Unit]:
-    """Returns what is rounded of one alone, where a value is compared in float32 with what was
-    chosen from it.
+    """Returns the units to leave in float32 where a value is compared with a choice.
+
+    The value is compared with one chosen from it, and only one of the two is rounded.
     """
     view = canvas.view
     is_xla = canvas.target.is_xla
@@ -187,9 +191,10 @@ def _rounded_unlike(canvas: Canvas, node: Node) -> list[Unit]:
 
 
 def _chosen(canvas: Canvas, unit: Unit) -> tuple[set[Unit], dict[Unit, bool]]:
-    """Returns the units that gave the values from which one was chosen, as far as :data:`FARTHEST`
-    reaches; and the converted units on the way from there, each with whether it reads float32,
-    which it rounds.
+    """Searches backwards for the units whose values a unit was chosen from.
+
+    Returns them, and the converted units on the way, each with whether it rounds: it does if it
+    reads float32.
     """
     view = canvas.view
     origins: set[Unit] = set()
@@ -218,8 +223,9 @@ def _rounded_alone(one: Mapping[Unit, bool], other: Mapping[Unit, bool]) -> list
 def match_loop_entries(canvas: Canvas) -> Canvas:
     """Gives an Enter the type of the Merge that reads it, so that the cast stands before the loop.
 
-    TensorFlow knows that a loop in a branch that is not taken does not run by the Enter that a
-    Merge reads. With a cast in between, what waits for the loop's end waits for ever, or is lost.
+    TensorFlow sees from the Enter that a Merge reads whether a loop in a branch runs at all. With a
+    cast in between it does not see that, and nodes that wait for the end of a loop in a branch not
+    taken wait for ever, or are lost.
 
     Difference "tied-types": in TensorFlow's pass a cast stands between an Enter and its Merge.
 
@@ -240,13 +246,14 @@ def match_loop_entries(canvas: Canvas) -> Canvas:
 
 
 def match_weighted_means(canvas: Canvas) -> Canvas:
-    """Leaves the products of a value and its weights in float32 where the value is, if their mean
-    is subtracted from the value.
+    """Leaves products of a value and weights in float32 if the value is, and their mean is
+    subtracted from it.
 
-    Both then have one rounding (:class:`amp_tf.painting.value_graph.Centring`). The gradient of a
-    softmax that is sure of one class was 2^-9 in place of 0.
+    The value and the mean then share their rounding
+    (:class:`amp_tf.painting.value_graph.Centring`). Otherwise the gradient of a softmax that is
+    sure of one class is 2^-9 in place of 0.
 
-    Difference "tied-types": TensorFlow rounds either.
+    Difference "tied-types": TensorFlow rounds one of the two.
 
     Example (bfloat16)::
 

@@ -1,9 +1,8 @@
-"""The value graph: where values go, at the level of nodes, for rules that follow a value further
+"""The value graph: an edge from node to node for each value, for rules that follow values further
 than paint spreads.
 
-Edges of whole numbers, truth values and resources are left out: what is compared or counted carries
-no rounding on. So are those by which a gradient sees where its activation was zero, or which value
-its pooling chose.
+Edges of integers, booleans and resources are left out, because they carry no rounding on. So are
+inputs of gradients that only show where an activation was zero, or which value a pooling chose.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ _CARRYING = [of + reference for of in datatypes.CARRYING for reference in (0, da
 
 
 class Centring(NamedTuple):
-    """A difference between a value and its own mean, which both have the value's rounding.
+    """A difference between a value and its own mean, which shares the value's rounding.
 
     Attributes:
         difference: the node that subtracts.
         total: the sum or mean.
-        weighted: the products of the value and its weights, each with the value; none where the
-            mean is plain.
+        weighted: the products of the value and its weights, each with the value; empty for a plain
+            mean.
     """
 
     difference: Node
@@ -55,15 +54,15 @@ class Centring(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ValueGraph:
-    """The values of a graph, who uses them, and what its nodes are.
+    """The value edges of a graph, and the kinds of its nodes.
 
     Attributes:
-        sources, readers, positions: of each edge, the nodes that it connects, and at which input
-            the value is read.
+        sources, readers, positions: for each edge, the node that gives the value, the node that
+            reads it, and the input.
         products: the nodes that are painted allow.
         users: products, and calls of functions that compute some.
-        is_open: the nodes that the lists may convert besides: infer and clear ones of float32.
-        computes: those of the infer list: each may round.
+        is_open: the other nodes that the lists may convert: infer and clear nodes of float32.
+        computes: the open nodes of the infer list, each of which may round.
         precision: the 16-bit type.
         is_loop_body: whether the graph is the body of a functional loop.
     """
@@ -82,7 +81,7 @@ class ValueGraph:
 
     @classmethod
     def of(cls, canvas: Canvas) -> ValueGraph:
-        """Returns the value graph of a canvas whose products are painted, and nothing else."""
+        """Returns the value graph of a canvas on which only the products are painted."""
         view = canvas.view
         subject = canvas.subject
         calls = subject.calls.copy()
@@ -106,7 +105,7 @@ class ValueGraph:
 
     @functools.cached_property
     def moving(self) -> NodeMask:
-        """The open nodes that only move values, or choose among them."""
+        """The open nodes that only move values or choose among them."""
         return self.is_open & ~self.computes
 
     @functools.cached_property
@@ -145,8 +144,8 @@ class ValueGraph:
         return found
 
     def _makers(self) -> Indices:
-        """Returns for each node the one that made its value: itself, unless it moves one value that
-        another node made.
+        """Returns for each node the one that computed its value: itself, unless it moves the value
+        of another.
         """
         makers = np.arange(self.view.node_count, dtype=np.int32)
         moved = (self.moving & (self.count_inputs() == 1))[self.readers]
@@ -161,7 +160,7 @@ class ValueGraph:
         return Adjacency(self.sources, self.readers, self.view.node_count)
 
     def of_ops(self, ops: Iterable[str]) -> NodeMask:
-        """Returns the nodes of some ops, as a mask that is shared and cannot be changed."""
+        """Returns the nodes of some ops. The mask is shared and read-only."""
         key = frozenset(ops)
         if key not in self._masks:
             self._masks[key] = self.view.mask_with(key)
@@ -218,8 +217,8 @@ class ValueGraph:
     def heaviest_paths(
         self, through: NodeMask, weights: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], NodeMask]:
-        """Returns the weight of the heaviest path through each node; and the nodes with a weight,
-        or between two that have one.
+        """Returns the weight of the heaviest path through each node, and the nodes that have a
+        weight or lie between two such.
 
         Nodes on cycles, and behind them, have no path.
         """
@@ -234,18 +233,18 @@ class ValueGraph:
     def on_cycles(
         self, through: NodeMask, closing: NodeMask, links: npt.NDArray[np.integer[Any]]
     ) -> NodeMask:
-        """Returns the nodes on cycles together with a node that computes.
+        """Returns the nodes on cycles on which a node computes.
 
         Args:
             through: the nodes of which cycles consist.
-            closing: nodes each of which may close a cycle.
-            links: further edges that may, as rows of sources and of readers.
+            closing: nodes that may close a cycle.
+            links: further edges that may close a cycle, as a row of sources and a row of readers.
         """
         begins = closing & through
         ends = begins.copy()
         begins[links[1]] = True
         ends[links[0]] = True
-        # Most nodes lie between no end and no begin of what closes a cycle, and are left out first.
+        # Most nodes lie on no path from a begin to an end, and are left out first.
         near: NodeMask = (ends | self.upstream(ends, through)) & through
         near &= begins | self.downstream(begins, near)
         if not near.any():
@@ -270,7 +269,7 @@ def find_edges(
 
     Args:
         src, dst: the units that each edge connects, edges through TensorLists included.
-        links: further pairs of a node and one that gets its value, by other ways than an edge.
+        links: further pairs of a node and one that gets its value without an edge.
     """
     nodes = np.asarray(view.unit_nodes, np.int32)
     edges = view.edges
@@ -289,7 +288,7 @@ def find_edges(
 
 
 def casts_of(view: GraphView) -> Iterator[tuple[Node, Unit, Unit]]:
-    """Yields each Cast with the units of what it reads and of what it gives."""
+    """Yields each Cast with its input's and its output's unit."""
     for node in view.nodes_with(CASTS):
         first = view.base[node]
         signature = view.signatures[node]

@@ -1,11 +1,10 @@
-"""How much work a graph is: the floating-point operations of its products, and how often each node
-runs.
+"""The work of a graph: floating-point operations of its products, and how often each node runs.
 
-A loop iterates while its LoopCond holds, which mostly asks whether a counter, changed by one in
-each iteration, is on one side of a bound. The greatest constant from which the two are computed,
-such as the time steps of a recurrent layer, is taken as the number of iterations; a gradient's
-counter begins where that of its loop ended, and so has the same. A loop that something else may end
-earlier is expected to iterate no more often than is typical.
+A loop iterates while its LoopCond holds, which mostly compares a counter with a bound. The greatest
+constant from which the two are computed is taken as the number of iterations, such as the time
+steps of a recurrent layer. The counter of a gradient begins where that of its loop ended, and so
+gives the same number. A loop that another condition may end is expected to iterate no more often
+than :data:`TYPICAL`.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from amp_tf.oplists import table
 from amp_tf.oplists.cost_tables import BATCHED, CONVOLUTIONS, DEPTHWISE
 from amp_tf.painting.masks import Direction, reach
 
-TYPICAL = 10.0  #: iterations of a loop that does not tell; most have several
-_MOST_LOOPS = 8  # in each other; in a broken graph there is no end to them
+TYPICAL = 10.0  #: iterations of a loop whose number is not known; most have several
+_MOST_LOOPS = 8  # nested; in a broken graph they nest without end
 
-#: The loops that a node runs in, from the outermost on, by their frames' names.
+#: The frames of the loops that a node runs in, the outermost first.
 Path = tuple[bytes, ...]
 
 
@@ -36,10 +35,10 @@ def input_shapes(view: GraphView, node: Node, shapes: Shapes) -> list[Shape | No
 
 
 def filter_shape(view: GraphView, node: Node, shapes: Shapes) -> Shape | None:
-    """The shape of a convolution's filter: taps, channels in, channels out (of a depthwise one: for
-    each).
+    """The shape of a convolution's filter: taps, channels in, channels out.
 
-    ``None`` for other ops and where nobody knows it.
+    The last number is the channels out for each channel in if the convolution is depthwise. The
+    shape is ``None`` for other ops, and if it is unknown.
     """
     if view.ops[node] not in CONVOLUTIONS:
         return None
@@ -48,9 +47,7 @@ def filter_shape(view: GraphView, node: Node, shapes: Shapes) -> Shape | None:
 
 
 def operations_of(view: GraphView, node: Node, shapes: Shapes) -> float | None:
-    """The floating-point operations of one run of a product, ``None`` where the shapes that tell
-    are not known.
-    """
+    """The floating-point operations of one run of a product; ``None`` if its shapes are unknown."""
     op = view.ops[node]
     equation = ""
     if op == "Einsum":
@@ -62,8 +59,9 @@ def operations_of(view: GraphView, node: Node, shapes: Shapes) -> float | None:
 def count_operations(
     op: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None], equation: str = ""
 ) -> float | None:
-    """The operations of a product, a multiplication and an addition counted as two; ``None`` for
-    unknown shapes.
+    """Counts a product's floating-point operations.
+
+    A multiplication and its addition are two. The count is ``None`` for unknown shapes.
     """
     if op in CONVOLUTIONS:
         kernel, values = (_at(place, inputs, outputs) for place in CONVOLUTIONS[op])
@@ -98,7 +96,7 @@ def _count_convolution(
 
 
 def _count_einsum(equation: str, inputs: Sequence[Shape | None]) -> float | None:
-    """Every choice of one index for each label is one multiplication.
+    """Counts an Einsum: one multiplication for each combination of its labels' indices.
 
     A first dimension of unknown size is taken to be the batch.
     """
@@ -120,11 +118,12 @@ def _count_einsum(equation: str, inputs: Sequence[Shape | None]) -> float | None
 
 
 def _count_batched(first: Shape | None, second: Shape | None, result: Shape) -> float | None:
-    """Each element of the result sums over the inner dimension, of which a matrix tells that has
-    the others' size.
+    """Counts a batched product of matrices.
 
-    Matrices may have fewer leading dimensions than the result: all examples share the weight of a
-    Dense layer.
+    Each element of the result is a sum over the inner dimension.
+
+    Either matrix gives the inner dimension: its other one is known from the result. Matrices may
+    have fewer leading dimensions than the result, as the weight of a Dense layer has.
     """
     count = element_count(result)
     for shape, place in ((second, -1), (first, -2)):
@@ -145,16 +144,14 @@ def _at(
 
 
 class Runs(NamedTuple):
-    """How many times each node, and each node's readers, are expected to run while the graph runs
-    once.
-    """
+    """The expected number of runs of each node, and of its readers, in one run of the graph."""
 
     of_nodes: Sequence[float]
     of_readers: Sequence[float]
 
 
 def count_runs(view: GraphView) -> Runs:
-    """Returns how often each node is expected to run: once, but more often in a loop."""
+    """Returns how often each node is expected to run: once, or more often in a loop."""
     once = [1.0] * view.node_count
     if not view.nodes_with(table.LOOP_ENTRIES):
         return Runs(once, once)
@@ -171,10 +168,9 @@ def count_runs(view: GraphView) -> Runs:
 
 
 def find_loops(view: GraphView, links: Adjacency) -> tuple[list[Path], list[Path]]:
-    """For each node the loops of graph nodes that it runs in, and those that its readers do, as
-    links lead there.
+    """Returns for each node the loops that it runs in, and the loops that its readers run in.
 
-    A loop is entered by its Enter nodes and left by its Exit nodes, and loops lie in each other.
+    Enter nodes lead into a loop, Exit nodes out of it, and loops may be nested.
     """
     entries = view.nodes_with(table.LOOP_ENTRIES)
     entered = dict(
@@ -203,8 +199,10 @@ def find_loops(view: GraphView, links: Adjacency) -> tuple[list[Path], list[Path
 
 
 def _trip_count(view: GraphView, links: Adjacency, condition: Node) -> float:
-    """How often a loop iterates: the least of its counters' bounds, each the greatest number that
-    it is made of.
+    """Estimates how often a loop iterates.
+
+    The estimate is the least bound of its counters. A bound is the greatest constant that it is
+    computed from.
     """
 
     def upstream(node: Node, through: Container[str]) -> list[Node]:
@@ -212,7 +210,7 @@ def _trip_count(view: GraphView, links: Adjacency, condition: Node) -> float:
         is_open[condition] = False
         return [*reach(links, [node], is_open, Direction.BACKWARD)]
 
-    # The terms of the condition, each a comparison of a counter and a bound, or something else.
+    # The terms of the condition: comparisons of a counter with a bound, and others.
     joined = {condition, *upstream(condition, table.CONJUNCTIONS)}
     terms = {source for node in joined for source, _ in view.inputs(node)} - joined
     counts = []

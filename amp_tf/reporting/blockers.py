@@ -68,7 +68,7 @@ _DANGER_OF = {row.op: row.why for row in ROWS if row.op_list == DENY_LIST}
 
 @dataclasses.dataclass(frozen=True)
 class Root:
-    """The cause for which nodes stay in float32.
+    """A root cause: the reason for which nodes stay in float32.
 
     Attributes:
         kind: one of the words above.
@@ -161,7 +161,7 @@ class _Clock:
 
 
 Places = dict[int, list[int]]  # the nodes that name a root, by graph number
-Row = dict[str, Any]  # of the document's ``blockers``
+Row = dict[str, Any]  #: a part of the document, by the names of its fields
 
 
 def find_blockers(

@@ -1,9 +1,10 @@
-"""The document: a report as plain data. ``report-1.schema.json`` beside this file describes it, and
-a test compares.
+"""Makes the document, which is a report as plain data.
 
-Page, notebook and command line are made of it. Unknown values are ``null``; a node's unremarkable
-figures are absent. Operations and times are those of one run of each graph, loops of unknown length
-counted as ten iterations.
+``report-1.schema.json`` beside this file describes it, and a test compares.
+
+Page, notebook and command line are made from it. Unknown values are ``null``; figures of a node
+that equal :data:`_UNREMARKABLE` are absent. Operations and times are those of one run of each
+graph, loops of unknown length counted as ten iterations.
 """
 
 from __future__ import annotations
@@ -11,22 +12,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from amp_tf.graph.names import layer_of, path_of
 from amp_tf.reporting import figures
-from amp_tf.reporting.blockers import find_blockers
+from amp_tf.reporting.blockers import Row, find_blockers
 from amp_tf.reporting.figures import GraphFigures, GraphReport, InsertedCast
 from amp_tf.reporting.text import why_no_node
 
 _NS_PER_MS = 1e6
-_CAST_BYTES = 4 + 2  # that a cast reads and writes for each element
+_CAST_BYTES = 4 + 2  # bytes that a cast reads and writes for each element
 _UNREMARKABLE = {"operations": 0.0, "bytes": 0.0, "runs": 1.0}
 
 
-def describe(graphs: Iterable[GraphReport], *, seconds: float = math.inf) -> dict[str, Any]:
+def describe(graphs: Iterable[GraphReport], *, seconds: float = math.inf) -> Row:
     """Describes graphs as plain data.
 
     Args:
@@ -49,7 +49,7 @@ def describe(graphs: Iterable[GraphReport], *, seconds: float = math.inf) -> dic
     }
 
 
-def _figures(graphs: Sequence[GraphFigures]) -> dict[str, Any] | None:
+def _figures(graphs: Sequence[GraphFigures]) -> Row | None:
     """Sums the figures of graphs that have a basis; ``None`` without graphs."""
     if not graphs:
         return None
@@ -124,9 +124,9 @@ def _cast_time(graph: GraphFigures, cast: InsertedCast) -> float | None:
     return of_one * float(graph.figures.runs[cast.node])
 
 
-def _ops(graphs: Iterable[GraphFigures]) -> list[dict[str, Any]]:
+def _ops(graphs: Iterable[GraphFigures]) -> list[Row]:
     """Counts nodes and operations of each op, those with most operations first."""
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[str, Row] = {}
     for graph in graphs:
         work = np.zeros(graph.view.node_count)
         is_narrow = graph.is_f16
@@ -142,15 +142,15 @@ def _ops(graphs: Iterable[GraphFigures]) -> list[dict[str, Any]]:
             rows[op]["nodes"][kind] += 1
             rows[op]["operations"][kind] += operations
 
-    def order(row: dict[str, Any]) -> tuple[float, int]:
+    def order(row: Row) -> tuple[float, int]:
         return -sum(row["operations"].values()), -sum(row["nodes"].values())
 
     return sorted(rows.values(), key=order)
 
 
-def _graph(graph: GraphFigures) -> dict[str, Any]:
+def _graph(graph: GraphFigures) -> Row:
     report = graph.report
-    row: dict[str, Any] = {
+    row: Row = {
         "function": report.function,
         "way": report.way,
         "precision": None,
@@ -173,7 +173,7 @@ def _graph(graph: GraphFigures) -> dict[str, Any]:
     return row
 
 
-def _nodes(graph: GraphFigures) -> Iterator[dict[str, Any]]:
+def _nodes(graph: GraphFigures) -> Iterator[Row]:
     """Describes each node, without figures that are unremarkable."""
     view = graph.view
     columns: dict[str, list[float]] = {}
@@ -186,7 +186,7 @@ def _nodes(graph: GraphFigures) -> Iterator[dict[str, Any]]:
     for node, is_f16 in enumerate(graph.is_f16.tolist()):
         name = view.names[node]
         reason = graph.reasons[node]
-        row: dict[str, Any] = {
+        row: Row = {
             "name": name,
             "op": view.ops[node],
             "precision": graph.report.precision_of(is_f16).value,
@@ -210,7 +210,7 @@ def _nodes(graph: GraphFigures) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _cast(graph: GraphFigures, cast: InsertedCast) -> dict[str, Any]:
+def _cast(graph: GraphFigures, cast: InsertedCast) -> Row:
     name = graph.view.names[cast.node]
     row = {
         "node": name,

@@ -57,7 +57,7 @@ class Basis:
 
     Attributes:
         view: the graph, with normalization folded and reads moved.
-        shapes: of its outputs.
+        shapes: the shapes of its tensors.
         config: the settings.
         resolution: the target and its lists.
         casts: those that the rewrite inserted.
@@ -194,11 +194,13 @@ def percent(part: float | None) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Products:
-    """Products of a graph: those that amp_tf converted, the program's own in 16 bit, and all.
+    """Counts a graph's products.
+
+    There are three counts: those that amp_tf converted, the program's own in 16 bit, and all.
 
     Attributes:
-        work: floating-point operations of the three; NaN where a size is unknown.
-        nodes: their numbers of nodes.
+        work: the floating-point operations of these three; NaN if a size is unknown.
+        nodes: the number of nodes of each.
     """
 
     work: tuple[float, ...] = (0.0, 0.0, 0.0)
@@ -329,10 +331,10 @@ class NodeReport:
     """The precision of one node, and why.
 
     Attributes:
-        name: of the node.
+        name: the node's name.
         op: such as ``"MatMul"``.
         function: the function that holds it; empty for the graph itself.
-        precision: in which its result is computed.
+        precision: the precision of its result.
         reason: why.
     """
 
@@ -354,7 +356,7 @@ class GraphReport:
 
     Attributes:
         function: its name; empty for a graph.
-        way: how it came: ``"offline"``, ``"grappler"`` or ``"xla"``.
+        way: the way by which amp_tf got it: ``"offline"``, ``"grappler"`` or ``"xla"``.
         precision: the 16-bit type; ``None`` where nothing can be converted on this machine.
         total: nodes seen.
         converted: nodes converted.

@@ -13,7 +13,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import difflib
-import enum
 import functools
 import json
 import math
@@ -29,6 +28,7 @@ from amp_tf.precision import Precision
 from amp_tf.reporting import document, files
 from amp_tf.reporting.figures import NO_PRODUCTS, GraphReport, NodeReport, Products
 from amp_tf.reporting.text import Layers, plural, render, report_by_layer, why_no_node
+from amp_tf.reporting.weights import Weights
 from amp_tf.values import LAYER, check_pattern, dtype_name
 
 
@@ -137,8 +137,8 @@ class Totals:
     """Counts over several graphs.
 
     Attributes:
-        graphs: the number of graphs and function bodies by the way they came: ``"offline"``,
-            ``"grappler"`` or ``"xla"``.
+        graphs: the number of graphs and function bodies, by the way by which amp_tf got them:
+            ``"offline"``, ``"grappler"`` or ``"xla"``.
         total: nodes seen.
         converted: nodes converted.
         casts: casts inserted.
@@ -204,8 +204,8 @@ class RewriteReport:
 
     Attributes:
         graphs: the graphs and function bodies, in the order in which they were rewritten.
-        summary: for a process, the line that it prints at exit; else empty. It also says what no
-            graph shows: rewrites that failed, and why amp_tf is off.
+        summary: the line that a process prints at exit, else empty. It also tells facts that no
+            graph shows, such as failed rewrites.
         facts: the document's facts of the process that made it, by their keys there.
         weights: the variables of a SavedModel that was converted with 16-bit weights.
     """
@@ -341,7 +341,7 @@ def _values(precisions: Iterable[Precision]) -> list[str]:
     return [precision.value for precision in precisions]
 
 
-#: The document's facts of a process, where nothing is known of one.
+#: The facts of the process in a document that was made without one.
 _FACTS: Mapping[str, Any] = {
     "process": {},
     "totals": {},
@@ -351,111 +351,6 @@ _FACTS: Mapping[str, Any] = {
     "loss_scales": (),
     "steps": (),
 }
-_MEGABYTE = 1e6
-
-
-class Kept(enum.Enum):
-    """Why a variable stays float32; each completes "'name': …"."""
-
-    UNREAD = "no converted node reads it"
-    READ = "is read in float32 by {where}"
-    WRITTEN = "is written by {where}"
-    HANDED_ON = "is passed to {where}, whose use of it is not known"
-    PARTITIONED = "is saved in parts"
-    REFERENCE = "is a reference variable of TensorFlow 1, whose type all its readers share"
-    RANGE = "holds values that 16 bit makes infinite"
-    DISTRIBUTED = "has copies on several devices"
-
-
-@dataclasses.dataclass(frozen=True)
-class StoredVariable:
-    """A float32 variable of a model, as the checkpoint has it.
-
-    Attributes:
-        name: its name; its key where the name is not known.
-        key: the key of its values in the checkpoint.
-        shape: of its values.
-        precision: in which they are stored now.
-        kept: why they stay float32; ``None`` where they do not.
-        where: the node that kept them, if one did.
-    """
-
-    name: str
-    key: str
-    shape: tuple[int, ...]
-    precision: Precision
-    kept: Kept | None = None
-    where: str = ""
-
-    @property
-    def size_before(self) -> int:
-        """Its bytes in float32."""
-        return 4 * math.prod(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Its bytes now."""
-        if self.precision.is_f16:
-            return self.size_before // 2
-        return self.size_before
-
-    @property
-    def why(self) -> str:
-        """Why it stays float32, in words."""
-        if self.kept is None:
-            return ""
-        return self.kept.value.format(where=repr(self.where))
-
-    def to_row(self) -> dict[str, Any]:
-        """As a document has it."""
-        return {
-            "name": self.name,
-            "key": self.key,
-            "shape": [*self.shape],
-            "precision": self.precision.value,
-            "why": self.why,
-        }
-
-
-@dataclasses.dataclass(frozen=True)
-class Weights:
-    """The float32 variables of a model with 16-bit weights, the largest first."""
-
-    variables: tuple[StoredVariable, ...]
-
-    @property
-    def stored(self) -> tuple[StoredVariable, ...]:
-        """The variables stored in 16 bit."""
-        return tuple(variable for variable in self.variables if variable.precision.is_f16)
-
-    def __str__(self) -> str:
-        """Such as ``weights: 4 of 6 variables stored in bfloat16, 12.6 MB become 6.3``.
-
-        A line each says why the others are not.
-        """
-        kind = "16 bit"
-        before = 0
-        after = 0
-        groups: dict[Kept, list[StoredVariable]] = {}
-        for variable in self.variables:
-            before += variable.size_before
-            after += variable.size
-            if variable.kept is None:
-                kind = variable.precision.value
-            else:
-                groups.setdefault(variable.kept, []).append(variable)
-        lines = [
-            f"weights: {len(self.stored):,} of {len(self.variables):,} variables stored in {kind}, "
-            f"{before / _MEGABYTE:,.1f} MB become {after / _MEGABYTE:,.1f}"
-        ]
-        for group in groups.values():
-            size = sum(variable.size for variable in group) / _MEGABYTE
-            count = plural(len(group), "variable")
-            example = f"such as {group[0].name!r}: {group[0].why}"
-            lines.append(f"  {count} ({size:,.1f} MB) in float32, {example}")
-        return "\n".join(lines)
-
-
 # Limits of the nodes in the reports that are kept; a node takes about 200 bytes.
 MAX_CONVERTED = 250_000  # in graphs in which something was converted
 MAX_UNTOUCHED = 50_000  # in the others

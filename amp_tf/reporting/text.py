@@ -41,7 +41,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def render(summary: str, nodes: Sequence[NodeReport]) -> str:
-    """Lists what became of nodes below a summary.
+    """Lists the conversion of nodes below a summary.
 
     A line each for the ops that were converted, for the rules that left nodes in float32, and for
     the ops that a library registered. Fused products count as their product. Nodes without float32
@@ -93,7 +93,7 @@ def _group(nodes: Sequence[NodeReport]) -> str:
     return f"  {plural(len(nodes), 'node')} ({', '.join(ops)}), {example}"
 
 
-_HOLDS = CONSTANTS | READ_OPS | WITHOUT_WAITING  # ops that hand in what layers compute with
+_HOLDS = CONSTANTS | READ_OPS | WITHOUT_WAITING  # ops that give layers their inputs and weights
 _REASONS_SHOWN = 3
 
 
@@ -116,14 +116,14 @@ class LayerReason:
 class LayerReport:
     """The precision of one layer, forward and backward, in all graphs.
 
-    Constants, reads of variables and what handles no float32 values do not count as nodes; a
-    layer's nodes are those that no layer inside it made. Operations are floating-point operations
-    of one run of each graph; ``None`` where no report was asked for before the graphs were
-    rewritten (``AMP_TF_REPORT``).
+    Constants, reads of variables and nodes without float32 values do not count. A layer's nodes are
+    those that no layer inside it made. Operations are floating-point operations of one run of each
+    graph; ``None`` where no report was asked for before the graphs were rewritten
+    (``AMP_TF_REPORT``).
 
     Attributes:
-        layer: its path in Keras; where none was recorded, the outermost scopes; empty for what is
-            in none.
+        layer: its path in Keras, or the outermost scopes if none was recorded; empty for nodes in
+            no layer.
         f16: the number of its nodes that compute in 16 bit.
         float32: the number of those that compute in float32.
         operations_f16: operations in 16 bit.
@@ -172,7 +172,7 @@ class Layers(list[LayerReport]):
 
 
 def _reasons(layer: LayerReport) -> list[str]:
-    """The first reasons of a layer, and the number of nodes with others."""
+    """Returns the first reasons of a layer, and the number of nodes with other reasons."""
     lines = []
     more = layer.float32
     for reason in layer.reasons[:_REASONS_SHOWN]:

@@ -4,7 +4,7 @@ TensorFlow's remapper, which runs again after amp_tf, computes convolution, bias
 the activation in one kernel, and a matrix product with the bias and the activation directly behind
 it.
 
-*Folding*, for inference. Keras normalizes in inference as ``y * s + b`` with vectors of one value a
+*Folding*, for inference. There Keras normalizes as ``y * s + b``, with vectors of one value a
 channel: two passes over the activations in float32. If ``y`` is the result of a convolution and has
 no other reader, the scale is multiplied into the filter instead, ``conv(x, w) * s = conv(x, w *
 s)``, and the sum becomes a BiasAdd. The multiplication node itself moves: it scales the filter, in
@@ -28,8 +28,8 @@ scale, for which TensorFlow's remapper makes a node without an op; NCHW. FusedBa
 Keras is left to the remapper.
 
 *Lifting*. Keras 3 multiplies sequences as one large matrix, and adds the bias after reshaping the
-result. A reshaping that keeps the last dimension and a bias along that dimension may change places:
-each value gets the bias that it got. An exact Gelu moves with its bias as an activation does.
+result. A reshaping that keeps the last dimension may change places with a bias along it: each value
+still gets the same bias. An activation moves with its bias, and so does an exact Gelu.
 
     before:  MatMul → Reshape → BiasAdd → Relu → …
     after:   MatMul → BiasAdd → Relu → Reshape → …
@@ -38,12 +38,12 @@ Refused: a bias along another dimension; an unknown last dimension. A bias with 
 lifted without its activation.
 
 Both are done only where amp_tf chooses the precision, in graphs and in the functions that they
-call, such as those of a SavedModel, but not for XLA, which fuses by itself. They are dropped where
-nothing becomes 16 bit; a second rewrite finds nothing to do. Filters are not scaled where variables
-will be stored in 16 bit, because a filter that is scaled is read in float32. A node that is fused
-so is free in the cost model and has the product's type. Both need shapes, and refuse a product or
-reshaping with another reader, control edges, preserved nodes and nodes that the user's settings
-name.
+call, such as those of a SavedModel. They are not done for XLA, which fuses by itself. They are
+dropped where nothing becomes 16 bit; a second rewrite finds nothing to do. Filters are not scaled
+where variables will be stored in 16 bit, because a scaled filter is read in float32. A node that is
+fused in this way is free in the cost model and has the product's type. Both need shapes, and refuse
+products and reshapings with another reader, control edges, preserved nodes and nodes that the
+user's settings name.
 """
 
 from __future__ import annotations
@@ -78,24 +78,26 @@ _NO_MODELS: Mapping[str, Node] = MappingProxyType({})
 
 
 def fold(form: Form) -> Form:
-    """Folds all batch normalization for which it is right and pays."""
+    """Folds each batch normalization if that is correct and faster."""
     view = form.view
     sources = view.mask_with({*table.SCALABLE, *table.BIASES, *_SPLITTABLE})
     readers = view.edges.dst_node[sources[view.edges.src_node]]
     if not view.mask_with(("Mul",))[readers].any():
         return form
+    # All fused products are split, to find those whose scale can be folded.
     fused = _find_fused(form)
     search = _FoldSearch(with_parts(form, fused))
     search.run()
     folded = {node: parts for node, parts in fused.items() if node in search.biases}
-    if len(folded) < len(fused):  # the others stay fused
+    # The others stay fused, so the search begins anew without their parts.
+    if len(folded) < len(fused):
         search = _FoldSearch(with_parts(form, folded))
         search.run()
     return search.folded()
 
 
 def _find_fused(form: Form) -> dict[Node, Sequence[Part]]:
-    """Finds the convolutions that are fused with a bias and read by a multiplication alone.
+    """Finds the convolutions that are fused with a bias and whose only reader is a multiplication.
 
     Returns the parts of each.
     """
@@ -112,13 +114,13 @@ def _find_fused(form: Form) -> dict[Node, Sequence[Part]]:
 
 
 def kept_nodes(form: Form) -> set[Node]:
-    """Returns the nodes that must stay where they are; the ends of control edges are among them."""
+    """Returns the nodes that must not move, the ends of control edges among them."""
     waiting = form.view.controls.ravel().tolist()
     return {*form.obstacles.code_of, *form.obstacles.forced, *waiting}
 
 
 def may_change(view: GraphView, kept: set[Node], *nodes: Node) -> bool:
-    """Tells whether nodes may change together: they give float32, on one device."""
+    """Tells whether nodes may change together: all give float32, on one device."""
     if not kept.isdisjoint(nodes):
         return False
     kinds = set()
@@ -147,7 +149,7 @@ def reshape(
         model: a node whose result has as many elements.
     """
     stem = view.names[beside]
-    # Without a control input a constant stands outside the loop that the tensor may be in.
+    # The control input puts the constant into the loop in which the tensor may be.
     after = () if table.LOOP_ENTRIES.isdisjoint(view.ops) else (tensor[0],)
     whole = attribute(type=datatypes.INT32)
     of_vector = {"dim": [{"size": len(shape)}]}
@@ -169,7 +171,7 @@ def _then(
     """Returns the form with more edits.
 
     Args:
-        models: nodes that change, each with one whose result has the shape that its own will have.
+        models: nodes that change, each with a node whose result has its new shape.
         folded: the nodes with another meaning.
         new: the names of new nodes, each with a node of its shape.
     """
@@ -186,7 +188,7 @@ def _then(
 
 
 class _FoldSearch:
-    """Goes over the graph and collects the moves. A method does nothing where it finds an obstacle.
+    """Collects the moves of a graph. A method that finds an obstacle does nothing.
 
     Attributes:
         biases: the BiasAdd nodes of convolutions that are scaled, each with its scaled bias.
@@ -199,18 +201,18 @@ class _FoldSearch:
         self._untouchable = kept_nodes(form)
         # The tensors that inputs read after the moves.
         self._inputs: dict[Reader, Tensor] = {}
-        # Inputs, each with a tensor of before, whose value it reads after the moves.
+        # Inputs that will read the value that a tensor has now, each with this tensor.
         self._values: dict[Reader, Tensor] = {}
-        # Nodes that move, each with the node that has its value afterwards.
+        # Nodes that move, each with the node that will have its value.
         self._instead: dict[Node, Node] = {}
-        # Sums that become BiasAdd.
+        # Sums that become a BiasAdd.
         self._biased: list[Node] = []
-        # Sums that add two biases afterwards, each with the node that gives the first bias.
+        # Sums that will add two biases, each with the node that gives the first bias.
         self._vectors: dict[Node, Node] = {}
         self._new = NewNodes(form.view, SUFFIX)
         # Products, each with the node that scales its filter.
         self._scales: dict[Node, Node] = {}
-        # Products, each with the node that gives its result with its own bias.
+        # Products, each with the node that adds its own bias, or itself.
         self._tops: dict[Node, Node] = {}
 
     def run(self) -> None:
@@ -241,7 +243,7 @@ class _FoldSearch:
         return _then(self._form, edits, models, folded, self._new.models)
 
     def _value_of(self, node: Node) -> Node:
-        """Returns the node that gives, after the moves, the value that a node gave before."""
+        """Returns the node that will have a node's present value after the moves."""
         while node in self._instead:
             node = self._instead[node]
         return node
@@ -249,7 +251,7 @@ class _FoldSearch:
     def _fold_scale(self, product: Node) -> None:
         """Moves the multiplication of a convolution's result to its filter.
 
-        A bias that the convolution has is multiplied, too.
+        The bias of the convolution is multiplied, too, if it has one.
         """
         view = self._view
         top = self._find_top(product)
@@ -257,7 +259,8 @@ class _FoldSearch:
         if scale is None or view.ops[scale] != "Mul":
             return
         if scale in self._scales.values():
-            # it multiplies the results of two convolutions, and scales the other one's filter
+            # it multiplies the results of two convolutions, and scales the filter of the other
+            # already
             return
         if not may_change(view, self._untouchable, product, top, scale):
             return
@@ -281,12 +284,12 @@ class _FoldSearch:
             self._scale_bias(top, vector)
 
     def _scalable_filter(self, product: Node, top: Node, vector: Tensor) -> Shape | None:
-        """Returns the shape of a convolution's filter, ``None`` where a vector must not scale it.
+        """Returns the shape of a convolution's filter, or ``None`` if a vector must not scale it.
 
         Args:
             product: the convolution.
-            top: the node that gives its result with its own bias.
-            vector: the tensor by which this is multiplied.
+            top: the node that adds its own bias, or the convolution.
+            vector: the tensor that multiplies the result of ``top``.
         """
         view = self._view
         kernel = view.inputs(product)[1]
@@ -294,6 +297,7 @@ class _FoldSearch:
         filter_shape = self._shape(*kernel)
         if not _is_known(result, 4) or not _is_known(filter_shape, 4):
             return None
+        # A bias is scaled and joined with the other one, so then both have one dimension.
         has_bias = top != product
         if not _is_channel_vector(self._shape(*vector), result, rank=int(has_bias)):
             return None
@@ -305,13 +309,13 @@ class _FoldSearch:
             return None
         for source, _ in view.inputs(vector[0]):
             if view.ops[source] in table.SCALABLE:
-                return None  # the vector may be a scaled result, too, and move away
+                return None  # the vector may be a scaled result itself, and move
         if not _pays(result, filter_shape, self._form.job.resolution.costs):
             return None
         return filter_shape
 
     def _find_top(self, product: Node) -> Node:
-        """Returns the BiasAdd that alone reads a convolution's result, or the convolution."""
+        """Returns the BiasAdd that is the only reader of a convolution, or else the convolution."""
         view = self._view
         reader = view.only_reader(product)
         if reader is None or view.ops[reader] not in table.BIASES:
@@ -331,7 +335,10 @@ class _FoldSearch:
         self.biases[top] = (scaled, 0)
 
     def _fold_bias(self, product: Node) -> None:
-        """Makes the sum behind a convolution that was scaled its bias, or adds it to its bias."""
+        """Turns the sum behind a scaled convolution into its bias.
+
+        If a bias is there, the sum is added to it.
+        """
         scale = self._scales[product]
         top = self._tops[product]
         result = self._shape(product, 0)
@@ -347,7 +354,7 @@ class _FoldSearch:
             else:
                 self._add_to_bias(first, product, other, top)
             return
-        # A residual sum stands between: the bias is added by the second sum.
+        # A residual sum may stand between; then the second sum adds the bias.
         second = self._view.only_reader(first)
         if second is None or not self._is_sum(second) or second in self._vectors:
             return
@@ -364,15 +371,15 @@ class _FoldSearch:
         self._values[second, place] = other
 
     def _make_bias(self, node: Node, product: Node, bias: Tensor) -> None:
-        """Makes a sum the BiasAdd of a convolution's result."""
+        """Turns a sum into the BiasAdd of a convolution's result."""
         self._inputs[node, 0] = (product, 0)
         self._inputs[node, 1] = bias
         self._biased.append(node)
 
     def _add_to_bias(self, node: Node, product: Node, bias: Tensor, before: Node) -> None:
-        """Makes a sum add a bias to the one that a convolution has.
+        """Lets a sum add its bias to the one that a convolution has.
 
-        Its readers read ``before``, the node to whose result it added the bias.
+        The readers of the sum then read ``before``, whose result it added the bias to.
         """
         top = self._tops[product]
         self._inputs[node, 0] = self.biases[top]
@@ -384,8 +391,8 @@ class _FoldSearch:
     def _has_sum_too_many(self, scale: Node, *, has_bias: bool) -> bool:
         """Tells whether a depthwise convolution may get both a bias and a residual sum.
 
-        For one with both, TensorFlow's remapper makes a node without an op, and the graph then runs
-        as it was before all optimizers.
+        If it had both, TensorFlow's remapper would make a node without an op, and TensorFlow would
+        then run the graph as it was before all optimizers.
         """
         for first in self._sums_behind(scale):
             if self._sums_behind(first):
@@ -414,12 +421,12 @@ class _FoldSearch:
 
 
 def _is_known(shape: Shape | None, rank: int) -> TypeGuard[Shape]:
-    """Tells whether a shape has this rank and known sizes, but perhaps for the first."""
+    """Tells whether a shape has this rank and known sizes; the first may be unknown."""
     return shape is not None and len(shape) == rank and all(size >= 0 for size in shape[1:])
 
 
 def _is_channel_vector(shape: Shape | None, result: Shape | None, rank: int = 0) -> bool:
-    """Tells whether a shape is that of one value for each channel of a convolution's result.
+    """Tells whether a tensor of this shape has one value for each output channel.
 
     The channels are last.
 
@@ -448,7 +455,7 @@ def _pays(result: Shape, filter_shape: Shape, costs: CostTable) -> bool:
 
 
 def lift(form: Form) -> Form:
-    """Lifts all biases for which it is right."""
+    """Lifts each bias if that is correct."""
     view = form.view
     reshaped = list(_find_reshaped(view))
     if not reshaped:

@@ -1,7 +1,7 @@
-"""Forms: a graph with edits that are decided but not written; and the job of a graph's forms.
+"""Forms: graphs with edits that are decided but not written; and the job that they share.
 
-The edits that a painting asks for are planned here as well: new types, successors of ops, and casts
-where precisions meet.
+The edits for a painting are planned here, too: new types, successors of ops, and casts where
+precisions meet.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from amp_tf.painting.paint import NO_CHANGE, Change, paint
 from amp_tf.painting.reasons import Rule
 from amp_tf.precision import Precision
 
-_ATTEMPTS = 3  # paintings, until what a pass changes is what becomes 16 bit
+_ATTEMPTS = 3  # paintings of a pass, until all its candidates become 16 bit
 
 _CAST_NAMES = {
     Precision.FLOAT16.data_type: "CastToFp16",
@@ -60,16 +60,16 @@ class Job:
 
     Attributes:
         preserve: names of nodes that stay as they are.
-        has_preserved: whether all of these must be there.
+        has_preserved: whether a missing one is an error.
         loop_bodies: the functions that are bodies of functional loops, and nothing else.
         narrow: the units of a function that are 16 bit because all functions that share their
             TensorLists agree.
         is_compiled: whether XLA compiles the function.
         traced: TensorFlow's AtomicFunction of a function; its graph, and those of its callees, know
             shapes.
-        change: a change of the settings whose effect is asked for; the settings have it already.
-        batches: tells shapes for the batch sizes that costs are weighed at; ``None`` where the
-            graph's own are used.
+        change: the change whose effect is looked for; the settings have it already.
+        batches: infers the shapes for each batch size that is weighed; ``None`` for the graph's own
+            shapes.
         beyond_range: by function, ``""`` for the graph itself, the names of nodes that give stored
             values which the 16-bit type cannot hold.
     """
@@ -155,7 +155,7 @@ class Job:
 
     @functools.cached_property
     def products(self) -> frozenset[str]:
-        """The ops that become 16 bit by themselves; none where nothing is converted."""
+        """The ops of the allow list; none where nothing is converted."""
         target = self.resolution.target
         if target is None:
             return frozenset()
@@ -168,7 +168,7 @@ class Form:
 
     Attributes:
         view: the graph once the edits are made.
-        edits: all edits so far, but for types and casts.
+        edits: all edits so far, except types and casts.
         folded: the nodes that have another meaning since normalization was folded.
         at_batch: the shapes for each batch size that costs are weighed at; with none, ``shapes``
             count.
@@ -188,8 +188,8 @@ class Form:
 
         Args:
             edits: the edits.
-            models: the names of nodes that are new, or give another shape than before, each with a
-                node of this form that gives this shape.
+            models: the names of nodes with a new shape, each with a node of this form that has this
+                shape.
             folded: the nodes with another meaning; by default those of this form.
         """
         if not edits:
@@ -220,15 +220,15 @@ class Form:
         return dataclasses.replace(self, job=job, shapes=shapes)
 
     def settled(self, wanted: T, make: Callable[[T], Form], kept: Callable[[Form, T], T]) -> Form:
-        """Returns the form after a pass for exactly the candidates that become 16 bit by it.
+        """Returns the form after a pass for just the candidates that it makes 16 bit.
 
-        The pass is made for all candidates, and then for those that were kept, until all are kept;
-        after three paintings, for those that are left.
+        The pass runs for all candidates, then for those that the painting kept, until it keeps all.
+        After three paintings it runs for those that are left.
 
         Args:
             wanted: the candidates.
             make: makes the pass for some candidates.
-            kept: returns the candidates that become 16 bit, as a painting shows.
+            kept: returns the candidates that become 16 bit in a painted form.
         """
         for _ in range(_ATTEMPTS):
             if not wanted:
@@ -244,7 +244,7 @@ class Form:
 
     @functools.cached_property
     def obstacles(self) -> Obstacles:
-        """The nodes that must stay as they are, or that the user has a wish for."""
+        """The nodes that must stay as they are, and those that the user forces."""
         job = self.job
         found = find_obstacles(self.view, job.resolution, job.config, job.preserve, self.shapes)
         return job.change.obstacles(found, self.view.names)
@@ -334,7 +334,7 @@ class NewNodes:
 
 
 class Pass(NamedTuple):
-    """Changes a graph before its types are decided, or gives the form itself where it need not.
+    """Changes a graph before its types are decided; returns the same form if it has nothing to do.
 
     Attributes:
         changes_functions: whether it runs on the bodies of functions as well.
@@ -379,7 +379,7 @@ def plan_edits(painting: Painting) -> Edits:
 
 
 def _plan_successors(painting: Painting) -> dict[Node, Reop]:
-    """Gives the converted nodes that were read as a successor of their op this successor."""
+    """Replaces the ops of converted nodes that were read as their successor by this successor."""
     view = painting.view
     found = {}
     for node in painting.converted_nodes():
@@ -420,14 +420,14 @@ def plan_casts(
 
     Args:
         after: the type of each unit as it was painted.
-        is_rounded: the units that stay in float32 all the same; their inputs and results are
-            rounded to that type.
+        is_rounded: the units that are painted 16 bit but keep a float32 kernel; their inputs and
+            results are rounded to 16 bit.
     """
     edges = view.edges
     computed = np.where(is_rounded, datatypes.FLOAT, after)
     has_casts = (after[edges.src_unit] != after[edges.dst_unit]) | is_rounded[edges.src_unit]
     edges = edges.at(has_casts | is_rounded[edges.dst_unit])
-    # The types that a tensor has on its way, from the op that gives it to the op that reads it.
+    # The types of a tensor on its way from the op that gives it to the one that reads it.
     given = [computed[edges.src_unit], after[edges.src_unit]]
     wanted = [after[edges.dst_unit], computed[edges.dst_unit]]
     ways = np.stack([*given, *wanted], axis=1).tolist()

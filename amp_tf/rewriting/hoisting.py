@@ -19,8 +19,8 @@ becomes, before the casts::
 A read leaves only the innermost of nested loops. The early read gives the same value as the late
 ones:
 
-- *Nobody writes meanwhile.* One variable may come in by two handles, so nothing that runs in the
-  loop, or in one inside it, may be able to write any variable.
+- *Nobody writes meanwhile.* Two handles may stand for one variable, so no node of the loop, or of
+  one inside it, may be able to write any variable.
 - *Earlier writes are seen.* A loop is reached through its Enters alone, so every node before a late
   read is before some Enter of the loop. The early read waits for all that any of them reads or
   waits for.
@@ -29,13 +29,13 @@ ones:
   read runs; then the early one may race with a later write, but nobody looks at its value. If the
   variable was never initialized, it is an error all the same.
 - *The loop still ends.* A late read runs only in proper iterations. A value that enters a loop is
-  there in all iterations, even in the one after the last. So only those readers get it that run in
-  proper iterations because of something else that they read or wait for. A late read in a branch
-  keeps its readers, because the branch may be decided by it alone.
+  there in all iterations, even in the one after the last. So only readers get it that run in proper
+  iterations because of another input, or because they wait for something. A late read in a branch
+  keeps its readers, because nothing else may keep them in the branch.
 
-Only readers that become 16 bit get the value; others would read rounded weights. The painting shows
-which these are. So all readers of these reads are moved first, and only the right ones where the
-painting shows that not all become 16 bit.
+Only readers that become 16 bit get the value; others would read rounded weights. Painting shows
+which these are, so at first all readers get it, and if the painting leaves some in float32, only
+the others.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def hoist(form: Form) -> Form:
             wanted.update(read.readers)
 
     def without_casts(after: Form, _: frozenset[Reader]) -> frozenset[Reader]:
-        """Returns the readers that become 16 bit, as the value that they read does.
+        """Returns the readers that become 16 bit together with the value that they read.
 
         The value may be float32 if another reader, or the loop, reads it in float32.
         """
@@ -89,7 +89,7 @@ def hoist(form: Form) -> Form:
 
 
 def find_loop_reads(form: Form) -> Sequence[LoopRead]:
-    """Finds the reads that may be done before their loops, if a product reads one of them."""
+    """Finds the reads that may move before their loops; none unless a product reads one."""
     view = form.view
     if "Enter" not in view.ops:
         return ()
@@ -109,12 +109,12 @@ def find_loop_reads(form: Form) -> Sequence[LoopRead]:
 
 
 def _hoisted(form: Form, reads: Sequence[LoopRead], wanted: Collection[Reader]) -> Form:
-    """Returns the form in which some readers get the values of early reads."""
+    """Returns the form in which some readers read the early value."""
     view = form.view
     new = NewNodes(view, HOIST_SUFFIX)
     rewires: list[Rewire] = []
     waits = []
-    carried: dict[Node, Node] = {}  # the Enter of each handle, and that of the value
+    carried: dict[Node, Node] = {}  # for the Enter of each handle, the Enter of its value
     for read in reads:
         moved = [reader for reader in read.readers if reader in wanted]
         if not moved:
@@ -129,7 +129,7 @@ def _hoisted(form: Form, reads: Sequence[LoopRead], wanted: Collection[Reader]) 
 
 
 def _carry(view: GraphView, read: LoopRead, new: NewNodes) -> Node:
-    """Adds a read before a loop, and the Enter of its value, which is returned."""
+    """Adds a read before a loop and the Enter of its value; returns this Enter."""
     enter = read.entry
     name = view.names[enter]
     early = new.copy(read.node, view.inputs(enter), read.after, f"{name}-Read")
@@ -141,12 +141,12 @@ def _carry(view: GraphView, read: LoopRead, new: NewNodes) -> Node:
 
 
 class LoopRead(NamedTuple):
-    """A read in a loop that may be done before it.
+    """A read in a loop that may move before it.
 
     Attributes:
         entry: the Enter through which the handle comes.
         after: the nodes that the early read waits for: all that any Enter of its loop reads or
-            waits for, because the late read came after one of them.
+            waits for, because the late read comes after one of these Enters.
         readers: the inputs that may get the early value.
     """
 
@@ -157,10 +157,10 @@ class LoopRead(NamedTuple):
 
 
 class _LoopSearch:
-    """Knows the loops of a graph, and finds the reads that may be done before them.
+    """Knows the loops of a graph, and finds the reads that may move before them.
 
     Attributes:
-        is_broken: whether a loop is left other than by an Exit.
+        is_broken: whether an edge leaves a loop without an Exit.
     """
 
     def __init__(self, form: Form, reads: Collection[Node]) -> None:
@@ -180,14 +180,14 @@ class _LoopSearch:
             for node, position in view.readers(condition):
                 if position == 1 and view.ops[node] == "Switch":
                     self._loop_switches.add(node)
-        # The loops that may write a variable, themselves or in a loop inside.
+        # The loops in which, or in a loop inside, a node may write a variable.
         self._written: set[Path] = {()}
         for node, loop in enumerate(loops):
             if loop not in self._written and _may_write(view, node, form.job.templates.is_function):
                 self._written.update(loop[:depth] for depth in range(1, len(loop) + 1))
 
     def movable(self) -> list[LoopRead]:
-        """Returns the reads that may be done before their loops."""
+        """Returns the reads that may move before their loops."""
         view = self._view
         gated = self._gated()
         after = self._awaited()
@@ -235,9 +235,9 @@ class _LoopSearch:
     def _gated(self) -> set[Node]:
         """Returns the nodes that run only in proper iterations of their loop.
 
-        They do so even if the values of the reads were always there. The loop's own Switch lets
-        values through in proper iterations alone; a node that reads such a value, or waits for it,
-        runs in proper iterations alone, and so do its readers::
+        The loop's own Switch passes values on in proper iterations alone. So a node that reads such
+        a value or waits for it runs in these alone, and so do its readers. The variable's reads do
+        not count, because an early value is there in all iterations::
 
             y_switch = Switch(y, cond)            cond is the loop's LoopCond
             product = MatMul(y_switch:1, read)    gated
@@ -263,7 +263,7 @@ class _LoopSearch:
         return found
 
     def _in_branches(self) -> set[Node]:
-        """Returns the nodes of loops that may not run in a proper iteration."""
+        """Returns the nodes of loops that a proper iteration may leave out."""
         view = self._view
         is_open = ~view.mask_with(table.CONTROL_FLOW - {"Switch"})
         first: list[Node] = []
@@ -278,7 +278,7 @@ class _LoopSearch:
     def _let_through(self, readers: Iterable[Reader], missing: dict[Node, int]) -> list[Node]:
         """Returns the readers that run only in proper iterations once their input does.
 
-        A Merge needs that of all inputs; ``missing`` counts those that are missing.
+        A Merge does so once all its inputs do; ``missing`` counts the inputs that do not yet.
         """
         found = []
         for node, _ in readers:
@@ -293,7 +293,7 @@ class _LoopSearch:
 
 
 def _handle_source(view: GraphView, reader: Node) -> Node:
-    """Returns the node that a node's first input comes from, behind all Identities."""
+    """Returns the node that a node's first input comes from, Identities skipped."""
     source, _ = view.inputs(reader)[0]
     seen = set()
     while view.ops[source] == "Identity" and source not in seen:

@@ -1,18 +1,19 @@
 """Shortens live ranges where memory counts: nodes and casts wait until their readers need them.
 
 TensorFlow starts a node as soon as it can. *Nodes wait.* Backward nodes that need only forward
-values are computed in the forward pass, and their results held. A Gelu has an exponential and two
-products of this kind, each as large as its result, although all of them come from one tensor that
-is held as well. Here such nodes wait for the other input of their first reader, the gradient.
+values run in the forward pass, and their results are held until they are read. A Gelu has an
+exponential and two multiplications of this kind, each as large as its result, although one tensor,
+which is held as well, gives all of them. Here such nodes wait for the other input of their first
+reader, the gradient.
 
     before:  x → Exp → Mul(grad, …)
     after:   x → Exp → Mul(grad, …), Exp waits for grad
 
 Connected nodes wait together or not at all, whichever holds less. A value that is read early and
-late and is much larger than all that it was computed from, such as the factors of a layer
-normalization, is computed again for its late readers. Waiting changes no bit; the type of a copy is
-decided anew. Source of the idea: the choice of what is held from forward to backward in
-AOTAutograd's min-cut partitioner (PyTorch).
+late and is much larger than its inputs, such as the factors of a layer normalization, is computed
+again for its late readers. Waiting changes no bit; a copy gets a type of its own. Source of the
+idea: the choice of what is held from forward to backward in AOTAutograd's min-cut partitioner
+(PyTorch).
 
 *Casts wait.* One cast serves all readers, so the 16-bit copy of each weight is held until the
 backward pass has read it. Here a cast waits for the other input of its first reader, and readers
@@ -22,15 +23,15 @@ that come much later have a cast of their own:
     after:   read → Cast → MatMul; read → Cast_1 → MatMul_grad
              each Cast waits for the other input of its MatMul
 
-This is done for casts to float32, because their sources are smaller, and where the source is held
-in any case: a weight, or a tensor that is read in its own type as late. Values stay the same to the
-last bit; the price is one more cast.
+This is done for casts to float32, because their sources are smaller. It is also done for sources
+that are held in any case: weights, and tensors that another node reads as late without a cast.
+Values stay the same to the last bit; the price is one more cast.
 
-No cycle comes about: a node that is waited for gets no wait itself, and by the times of
-:mod:`amp_tf.graph.sizes` it comes before the readers of those that wait. Nodes behind a branch or
-in a loop are left alone, because one side of it may never run. So are ops with a state, readers of
-TF1's reference variables, which change in place, fetched nodes, and functions, because XLA
-schedules the programs that it compiles. All is dropped where nothing becomes 16 bit.
+This makes no cycle: a node that others wait for does not wait itself, and by the times of
+:mod:`amp_tf.graph.sizes` it comes before the readers of those that wait. Nodes in a loop or behind
+a branch are left alone, because they may never run. So are ops with a state, readers of TF1's
+reference variables, which change in place, and fetched nodes. Functions are left alone, because XLA
+schedules them. All is dropped where nothing becomes 16 bit.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import BROADCASTING, WITHOUT_WAITING
 from amp_tf.rewriting.form import Form, NewNodes
 
-_LARGER = 4  # a result that is so many times as large as all inputs is computed again
+_LARGER = 4  # a result so many times larger than all inputs is computed again
 _SUFFIX = "AmpTfAgain"
 _SMALL = 16_384  # elements; a smaller tensor is cast once, and at once
 
@@ -76,9 +77,9 @@ def delay(form: Form) -> Form:
 
 
 def _latest_times(form: Form, lifetimes: Lifetimes) -> list[int]:
-    """Returns when each node runs if it runs as late as its readers allow.
+    """Returns for each node the latest time that its readers allow.
 
-    It is the node's own time where the latest is not much later.
+    If that is not much later than the node's own time, it is the own time.
     """
     view = form.view
     has_effects = (k.is_stateful or k.has_refs or k.holds_functions for k in view.of_kind)
@@ -101,10 +102,9 @@ def _latest_times(form: Form, lifetimes: Lifetimes) -> list[int]:
 def _bytes_held(
     view: GraphView, lifetimes: Lifetimes, groups: Sequence[Sequence[Node]], times: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """Returns the bytes held for each group of nodes as it is, and those held if it runs late.
+    """Returns for each group of nodes the bytes held if it runs early, and if it runs late.
 
-    As it is, the results of the group are held; if it runs late, the inputs that only it needs so
-    late.
+    Early, the group's results are held; late, the inputs that no other node needs so late.
     """
     group_of: dict[Node, int] = {}
     for number, group in enumerate(groups):
@@ -129,12 +129,12 @@ def _bytes_held(
 
 
 def _waits(lifetimes: Lifetimes, moved: Sequence[Node]) -> Iterator[Wait]:
-    """Yields what nodes that run late wait for.
+    """Yields the waits of nodes that are to run late.
 
     A node needs no wait of its own if it reads another one with the same wait.
     """
     after: dict[Node, Node | None] = dict.fromkeys(moved)
-    # When the first reader that stays runs, perhaps behind others that run late.
+    # The time of the first reader that stays early, directly or through others that run late.
     needed: list[int] = lifetimes.times.tolist()
     for node in sorted(moved, key=needed.__getitem__, reverse=True):
         first = min(lifetimes.order.fanouts(node), key=needed.__getitem__)
@@ -178,7 +178,7 @@ def _with_copies(form: Form) -> Form:
 
 
 def _first_gap(times: Sequence[int]) -> int | None:
-    """Returns the place of the first time that comes long after the one before it."""
+    """Returns the place of the first time that is much later than the one before it."""
     for place, (before, time) in enumerate(itertools.pairwise(times), 1):
         if time - before >= LONG:
             return place
@@ -186,7 +186,7 @@ def _first_gap(times: Sequence[int]) -> int | None:
 
 
 def make_late(form: Form, casts: Edits) -> Edits:
-    """Returns the edits that a painting asks for with casts that wait."""
+    """Returns the edits for a painting, with casts that wait."""
     view = form.view
     lifetimes = Lifetimes.of(view, form.shapes)
     dtypes = form.painting.dtypes_after()
@@ -196,6 +196,7 @@ def make_late(form: Form, casts: Edits) -> Edits:
     for rewire in sorted(casts.rewires, key=lambda rewire: int(lifetimes.times[rewire.node])):
         readers.setdefault(rewire.src_node, []).append(rewire)
     cast_again = {cast.inputs[0][0] for cast in casts.new}
+    # The rewires of readers that get another cast, by the planned ones.
     moved = {}
     for number, cast in enumerate(casts.new):
         node, port = cast.inputs[0]
@@ -205,6 +206,7 @@ def make_late(form: Form, casts: Edits) -> Edits:
         count = element_count(shape_of(form.shapes, view.names[node], port)) or 0
         if count < _SMALL or lifetimes.is_bound[node]:
             continue
+        # Each late group gets a copy of the cast; the last group gets the cast itself.
         left = readers.get(own_number, [])
         for after, late in _find_late(cast, left, lifetimes, dtypes):
             left = [rewire for rewire in left if rewire not in late]
@@ -222,9 +224,9 @@ def make_late(form: Form, casts: Edits) -> Edits:
 def _find_late(
     cast: NewNode, readers: Sequence[Rewire], lifetimes: Lifetimes, dtypes: Indices
 ) -> Iterator[tuple[Node, Sequence[Rewire]]]:
-    """Yields the readers for which a cast is better made late, and the node that it waits for.
+    """Yields groups of readers with a cast of their own, and the node that the cast waits for.
 
-    Readers are grouped by their time; each group gets a cast.
+    A gap in the readers' times begins a new group.
     """
     times = lifetimes.times
     source = cast.inputs[0]
@@ -243,10 +245,10 @@ def _find_late(
 
 
 def _held_until(cast: NewNode, lifetimes: Lifetimes, dtypes: Indices) -> float:
-    """Returns the time until which waiting for a cast's source costs nothing.
+    """Returns the time until which a cast can wait without holding its source longer.
 
-    That is for ever where the source is no larger than the cast, or has no memory of its own; else
-    until it is last read in its own type.
+    That is infinite if the source is no larger than the cast, or has no memory of its own; else the
+    time of its last reader in its own type.
     """
     source = cast.inputs[0]
     owner = lifetimes.owners.get(source, source)

@@ -57,7 +57,7 @@ def _lifts(job: Job) -> bool:
 
 
 def _folds(job: Job) -> bool:
-    """Tells whether filters may be scaled; one that is stored in 16 bit is read as it is."""
+    """Tells whether filters may be scaled; those that will be stored in 16 bit may not."""
     return _lifts(job) and not job.resolution.stores_weights
 
 
@@ -71,7 +71,7 @@ PREPARATIONS = (
     Pass("lift", _lifts, functools.partial(_run_late, "folding", "lift"), changes_functions=True),
     Pass("delay", _saves_memory, delay),
 )
-#: The passes that change it as the painting shows.
+#: The passes that change a graph where a painting shows that it helps.
 CORRECTIONS = (
     Pass("hoist", _chooses, functools.partial(_run_late, "hoisting", "hoist")),
     Pass("split in float32", _converts, split_in_float32),
@@ -151,11 +151,11 @@ def rewrite(
         functions: for a GraphDef, whether the functions of its library are rewritten too.
         shapes: the static shapes of the graph's own tensors, for the cost model; by default those
             that its nodes carry (``as_graph_def(add_shapes=True)``).
-        stores_weights: the cost model reckons that variables will be stored in 16 bit, as by
-            ``convert_saved_model(…, weights="f16")``, so that casts of them are not paid.
-        batch: the batch size that the cost model weighs where the graph leaves it open, or the
-            smallest and the largest. By default it converts what is faster for a single example and
-            for a large batch alike.
+        stores_weights: whether variables will be stored in 16 bit, as by ``convert_saved_model(…,
+            weights="f16")``, so that the cost model counts no casts of them.
+        batch: the batch size that the cost model takes if the graph leaves it open, or the smallest
+            and the largest. By default nodes must be faster both for a single example and for a
+            large batch.
         beyond_range: by function, ``""`` for the graph itself, the names of nodes that give values
             of variables which the 16-bit type cannot hold. Nodes that compute with them stay in
             float32.
@@ -204,13 +204,13 @@ def rewrite_program(
     library: Any,
     traced: Any = None,
 ) -> list[RewriteResult]:
-    """Rewrites a function and those that it calls as :func:`rewrite` does each, and TensorLists
-    that they share.
+    """Rewrites a function and those that it calls, each as :func:`rewrite` does, with the
+    TensorLists that they share.
 
     Args:
-        root: a FunctionDef, which others call, too.
-        functions: those that it calls, and they, as far as they may be rewritten; their callers are
-            ``root`` and they.
+        root: the FunctionDef of the function, which has callers outside of the program.
+        functions: the functions that ``root`` calls, directly or not, and that may be rewritten;
+            they have no other callers.
         library: a FunctionDefLibrary with all that is called.
         traced: TensorFlow's AtomicFunction of ``root``, from which a report has shapes.
 
@@ -341,7 +341,7 @@ def run_passes(form: Form, passes: Iterable[Pass]) -> Form:
 def decide(given: Form) -> tuple[Form, Edits]:
     """Prepares, paints and plans.
 
-    Returns the graph as it was painted, and the edits that its painting asks for.
+    Returns the painted form, and the edits of types and casts.
     """
     form = run_passes(run_passes(given, PREPARATIONS), CORRECTIONS)
     casts = plan_edits(form.painting)
@@ -425,7 +425,7 @@ def _verify(before: GraphView, read: Callable[[], GraphView], form: Form) -> Non
 def graph_def_of(graph: Any, preserve: Iterable[str]) -> tuple[Any, Iterable[str]]:
     """Returns the GraphDef, with shapes, of a ``tf.Graph`` or concrete function; else the graph.
 
-    It comes with the nodes to preserve: those that are given, and the inputs and outputs of a
+    Returns the nodes to preserve, too: those that are given, and the inputs and outputs of a
     concrete function.
     """
     if hasattr(graph, "as_graph_def"):
@@ -444,8 +444,7 @@ def check_arguments(
 
     Raises:
         GraphError: it is not a graph.
-        ConfigError: an argument is of another kind, or what is to be preserved are no names of
-            nodes.
+        ConfigError: an argument is of another kind, or ``preserve`` holds other things than names.
     """
     if not hasattr(graph, "node_def") and not hasattr(graph, "library"):
         raise GraphError(

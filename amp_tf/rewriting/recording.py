@@ -3,9 +3,9 @@
 A report has counts and, if a report file was asked for, the basis of its figures.
 
 Log files are each graph before and after its rewrite, the op lists and the reason for every node.
-Their names are those of TensorFlow's own pass, so that tools that read them go on working. New are
-``reasons_….txt`` and ``failure_….txt``; the latter stands for it, and for the graph afterwards,
-where a rewrite failed.
+Their names are those of TensorFlow's own pass, so that tools that read them go on working.
+``reasons_….txt`` and ``failure_….txt`` are amp_tf's; where a rewrite failed, the latter replaces
+the former and the graph afterwards.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def report_of(
     Args:
         form: the graph as it was painted.
         casts: the edits that the painting asks for.
-        function: the FunctionDef, of a function that is rewritten.
+        function: the FunctionDef if a function is rewritten.
         given: the graph as it was given, for its memory.
     """
     painting = form.painting
@@ -59,7 +59,7 @@ def report_of(
     has_report = form.job.config.report_path
     rule = painting.why_nothing
     names: Sequence[str] = view.names
-    if not has_report:  # the shapes of products and of what they read are enough
+    if not has_report:  # the shapes of products and of their inputs are enough
         counted = view.nodes_with(PRODUCTS)
         for product in counted[:]:
             counted += [source for source, _ in view.inputs(product)]
@@ -86,11 +86,11 @@ def report_of(
 
 
 def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) -> Basis:
-    """Returns what the figures of a report are computed from, if somebody asks for them."""
+    """Returns the basis of a report's figures, which are computed when somebody asks for them."""
     view = form.view
     job = form.job
     painting = form.painting
-    if view.function:  # its function in the library will be overwritten
+    if view.function:  # its definition in the library will be overwritten
         view = dataclasses.replace(view, protos=[copy.deepcopy(proto) for proto in view.protos])
     sources = cast_sources(casts, view.node_count)
     readers = collections.Counter(rewire.src_node for rewire in casts.rewires)
@@ -132,7 +132,8 @@ def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) ->
         peaks=peaks,
     )
     if has_costs(basis):
-        # Its figures may be asked for at exit; by then the package on disk may be another one.
+        # Imported now, because figures may be computed at exit, when the package on disk may be
+        # another one.
         importlib.import_module("amp_tf.cpu.economy")
     return basis
 
@@ -186,7 +187,7 @@ class Log:
     def __init__(self, config: AmpConfig, resolution: Resolution) -> None:
         self._path = config.log_path or ""
         self._resolution = resolution
-        # Workers that share a folder begin together, and would have number and time in common.
+        # Workers that share a folder begin together, and may have the same number and time.
         self._stamp = f"{os.getpid()}-{next(_numbers)}_{time.time_ns() // 1_000_000}"
 
     def write_before(self, graph: Any) -> None:

@@ -7,10 +7,10 @@ an unrolled recurrent cell. So it is cast once. TensorFlow's pass casts each rea
     before:  handle → read, read_1, read_2, each → Cast → MatMul
     after:   handle → read → Cast → MatMul, MatMul_1, MatMul_2
 
-A read that waits for nothing, of a handle that the graph is given, comes before every write that it
-must not see: a read behind a write waits for it, and in branches and loops the handle comes through
-another node. So all such reads give the same value. The other reads stay, for nodes that wait for
-them. Functions for XLA are left alone: XLA merges equal casts.
+Only reads without control inputs are merged, of a handle that the graph is given directly. All of
+them give the same value: a read that must see a write waits for it, and in branches and loops the
+handle comes through another node. The other reads stay, for nodes that wait for them. Functions for
+XLA are left alone, because XLA merges equal casts.
 
 *Each TensorList gets a maker of its own.* A list is a value: each op that adds to one gives a new
 one. TensorFlow's optimizers merge the ops that make equal empty lists, such as those in which a
@@ -20,19 +20,19 @@ type, float32 as soon as one of them must.
     before:  empty → PushBack of gates, empty → PushBack of states
     after:   empty → PushBack of gates, empty-0-AmpTfList → PushBack of states
 
-Lists that become 16 bit, while others of the same maker do not, get one of their own. Only in
-GraphDefs: functions, as they are traced, have a maker for each list. TensorFlow's pass gives all
-these lists one type (difference "shared-maker"). Both changes are dropped where nothing becomes 16
-bit, and a second rewrite finds nothing to do.
+Lists that become 16 bit while others of the same maker do not get one of their own. This is done in
+GraphDefs alone: traced functions have a maker for each list. TensorFlow's pass gives all these
+lists one type (difference "shared-maker"). Both changes are dropped where nothing becomes 16 bit,
+and a second rewrite finds nothing to do.
 
 *Functions share TensorLists*, as a loop and the loop of its gradient do. Each function is painted
 by itself, and a list that leaves it stays in float32 there. The list may still be 16 bit where that
-changes no value: if everything read from it is used in 16 bit alone (the weights and states that
-the products of a recurrent layer's gradient read), it may be rounded before it is stored; if
-everything written to it is 16 bit, nothing is lost. A value that goes from one list into another
-counts as rounded by the other. A list stays in float32 if one of the functions keeps it so by the
-user's wish, or if not all of its users are known: the caller of the root function has it, or an op
-passes it on in another way than calls, branches and loops do.
+changes no value. If all values read from it are used in 16 bit (such as the weights and states that
+the products of a recurrent layer's gradient read), they may be rounded before they are stored. If
+all values written to it are 16 bit, nothing is lost. A value that goes from one list into another
+counts as rounded if the other list is 16 bit. A list stays in float32 if the user keeps it so in
+one of the functions, or if not all of its users are known: the caller of the root function has it,
+or an op other than a call, a branch or a loop passes it on.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _NO_LIST = -1
 def share_reads(form: Form) -> Form:
     """Makes the readers of all reads of one variable read the first of them.
 
-    Only reads for products and biases count: elsewhere there is no cast to share.
+    Only reads for products and biases count, because others have no cast to share.
     """
     view = form.view
     handles = table.VARIABLE_HANDLES | {ARG_OP}
@@ -89,7 +89,7 @@ def _is_cast(form: Form, node: Node) -> bool:
 
 
 def part_lists(form: Form) -> Form:
-    """Parts the TensorLists that become 16 bit by themselves from those that do not."""
+    """Separates TensorLists that can become 16 bit from those that cannot."""
     view = form.view
     shared = np.bincount(view.edges.src_node, minlength=view.node_count) > 1
     makers = np.flatnonzero(shared & view.mask_with(table.TENSOR_LIST_MAKERS)).tolist()
@@ -103,7 +103,7 @@ def part_lists(form: Form) -> Form:
     readers = list(made.rows("dst_node", "dst_position"))
     if not readers:
         return form
-    # Every list gets a maker of its own; those that become 16 bit keep it.
+    # At first every list gets a maker of its own; only those that become 16 bit keep it.
     narrow = {*_with_own_makers(form, readers).painting.converted_nodes()}
     parted = []
     for maker, reader in enumerate(readers, view.node_count):
@@ -125,14 +125,14 @@ def _with_own_makers(form: Form, readers: Sequence[Reader]) -> Form:
 
 
 def find_narrow_units(paintings: Mapping[str, Painting], root: str) -> dict[str, list[Unit]]:
-    """Finds the element types of lists that may hold 16 bit.
+    """Finds the lists that may hold 16 bit.
 
     Args:
-        paintings: the functions of a program, by name, each as it is painted by itself.
+        paintings: the painting of each function of a program by itself, by name.
         root: the function that has callers elsewhere.
 
     Returns:
-        The units of these types, by function.
+        The units that are the types of their elements, by function.
     """
     bodies: dict[str, _Body] = {}
     count = 0
@@ -187,30 +187,30 @@ def _largest(candidates: Mask, lists: Indices, needed: Indices, given: Mask | No
 
 
 class _Body(NamedTuple):
-    """A function: its view, and the number of its first unit among those of all functions."""
+    """A function: its view, and the offset of its units among those of all functions."""
 
     view: GraphView
     start: int
 
     def ends(self, op: str) -> list[int]:
-        """Returns its arguments or results, in order, as units among those of all functions."""
+        """Returns the units of its arguments or results, in order, with the offset."""
         return [self.start + self.view.base[node] for node in self.view.nodes_with((op,))]
 
     def all_ends(self) -> list[int]:
-        """Returns its arguments and results, likewise."""
+        """Returns the units of its arguments and results, with the offset."""
         return [*self.ends(ARG_OP), *self.ends(RETVAL_OP)]
 
     def handles(self, node: Node) -> list[int]:
-        """Returns the units of a node that are handles, likewise."""
+        """Returns the units of a node that are handles, with the offset."""
         units = self.view.units(node)
         return [self.start + unit for unit in units if self.view.dtypes[unit] == datatypes.VARIANT]
 
     def inputs(self, node: Node) -> list[int]:
-        """Returns the inputs of a node, likewise."""
+        """Returns the units of a node's inputs, with the offset."""
         return [self.start + unit for unit in self.view.input_units(node)]
 
     def outputs(self, node: Node) -> list[int]:
-        """Returns the outputs of a node, likewise."""
+        """Returns the units of a node's outputs, with the offset."""
         return [self.start + unit for unit in self.view.output_units(node)]
 
 
@@ -230,7 +230,7 @@ class _ListSearch:
         self.links: list[tuple[int, int]] = []
         self.shown: list[int] = []
         self.elements: list[tuple[int, int]] = []
-        # A recursive call takes the original of a function, which other callers know, too.
+        # A recursive call runs the original of a function, which has other callers, too.
         for name in (root, *_find_recursive(bodies)):
             self.shown += bodies[name].all_ends()
         for body in bodies.values():
@@ -249,7 +249,7 @@ class _ListSearch:
     def _follow_list(self, body: _Body, node: Node) -> None:
         """Follows an op that makes, reads or changes a list."""
         for unit in body.handles(node):
-            # A handle of a type that the node chooses is an element of another list.
+            # A handle whose type is an attribute of the node is an element of another list.
             if not body.view.slot(node, unit - body.start).is_fixed:
                 self.shown.append(unit)
         element, handle = list_units(body.view, node)
@@ -257,7 +257,7 @@ class _ListSearch:
             self.elements.append((body.start + element, body.start + handle))
 
     def _follow_calls(self, body: _Body, node: Node) -> None:
-        """Follows the handles that a node hands to functions, or to what is not known."""
+        """Follows the handles that a node passes to functions, or to unknown users."""
         op = body.view.ops[node]
         names = called(body.view.protos[node], self._bodies)
         callees = [self._bodies[name] for name in names if name in self._bodies]
@@ -277,8 +277,8 @@ def _find_lists(bodies: Mapping[str, _Body], root: str) -> tuple[Indices, Mask]:
     """Finds the lists of a program.
 
     Returns:
-        For each unit the list whose elements have this type, ``_NO_LIST`` for other units; for each
-        list whether unknown users may have it.
+        For each unit that is the type of a list's elements, this list, and ``_NO_LIST`` for other
+        units; for each list, whether unknown users may have it.
     """
     search = _ListSearch(bodies, root)
     groups = connected(search.handles, search.links)
@@ -297,9 +297,9 @@ def _find_lists(bodies: Mapping[str, _Body], root: str) -> tuple[Indices, Mask]:
 
 
 def _find_recursive(bodies: Mapping[str, _Body]) -> list[str]:
-    """Finds the functions that reach a recursion: they call themselves, or call one that does.
+    """Finds the functions that call themselves, or call one that does.
 
-    They may call it by way of others.
+    Calls through other functions count, too.
     """
     number_of = {name: number for number, name in enumerate(bodies)}
     calls: list[tuple[int, int]] = []

@@ -14,22 +14,22 @@ The last node keeps the fused product's name, for readers, fetches and feeds; th
 after it, and the user's patterns find them by its name too (:func:`amp_tf.graph.names.whole_of`).
 TensorFlow's remapper, which runs once more, fuses 16-bit products only where it has the kernel.
 
-A fused product that has a 16-bit kernel is split where its result is needed in float32: for
-accuracy, such as a bias before a logarithm, or because it is fetched. The painting shows which
-these are. Products that stay in float32 all the same are left whole, as are those that were 16 bit
-and of which no part becomes float32. The cost model, where amp_tf chooses, judges the product as it
-is once split; then products without a 16-bit fused kernel are split only if the user forces the
-node. All is dropped where nothing becomes 16 bit. Only GraphDefs have fused products: TensorFlow's
-remapper sees no FunctionDef. A second rewrite finds nothing to split.
+A fused product that has a 16-bit kernel is split if its result is needed in float32: for accuracy,
+such as a bias before a logarithm, or because it is fetched. The painting shows which products these
+are. A product that stays in float32 even so is left whole, and so is one that was 16 bit and of
+which no part becomes float32. If amp_tf chooses the precision, the cost model judges the split
+product; products without a 16-bit fused kernel are then split only if the user forces the node. All
+is dropped where nothing becomes 16 bit. Only GraphDefs have fused products: TensorFlow's remapper
+sees no FunctionDef. A second rewrite finds nothing to split.
 
-Chains of functions of one number are split as well, where one of them magnifies errors or depends
-on fractions: on CPUs TensorFlow makes one ``_UnaryOpsComposition`` of Neg and Exp, in which no rule
-would see the Exp. TensorFlow's next round joins again what is left in float32.
+Chains of unary functions are split as well, if one of them magnifies errors or depends on
+fractions: on CPUs TensorFlow makes one ``_UnaryOpsComposition`` of Neg and Exp, in which no rule
+would see the Exp. TensorFlow's next round joins the functions again that stay in float32.
 
 Refused: nodes that the user keeps in float32 or that are on another device; steps and attributes
 for which :mod:`amp_tf.oplists.fusions` has no row, Gelus among them; an op that the user took off
-the lists; channels first and whatever else only oneDNN computes on CPUs, because without it the
-product would end in an error.
+the lists; channels first, and whatever else only oneDNN's fused kernels compute on CPUs, because
+the product alone would end in an error.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from amp_tf.painting.paint import RULES
 from amp_tf.painting.reasons import Rule
 from amp_tf.rewriting.form import Form, NewNodes
 
-_TO_BE_MADE = (SHAPES_ATTR, "_input_shapes")  # a node with other inputs or results has others
+_TO_BE_MADE = (SHAPES_ATTR, "_input_shapes")  # not true of a node with other inputs or results
 
 
 def split(form: Form) -> Form:
@@ -73,7 +73,7 @@ def split(form: Form) -> Form:
 def split_in_float32(form: Form) -> Form:
     """Splits fused products whose result is float32 and whose product can be 16 bit.
 
-    The result is float32 for accuracy, or because the caller gets it.
+    The result is float32 for accuracy, or because the caller reads it.
     """
     target = form.job.resolution.target
     if target is None or target.device_type != CPU_DEVICE:
@@ -94,7 +94,7 @@ def split_in_float32(form: Form) -> Form:
     was_f16 = {*painting.converted_nodes()}
 
     def gained(after: Form, chains: dict[Node, list[Part]]) -> dict[Node, list[Part]]:
-        """Returns the chains whose product becomes 16 bit and a part float32."""
+        """Returns the chains in which the product becomes 16 bit and a part float32."""
         is_f16 = {*after.painting.converted_nodes()}
         found = {}
         product = form.view.node_count  # the first new node of each chain
@@ -112,7 +112,7 @@ def split_in_float32(form: Form) -> Form:
 def _compositions(view: GraphView) -> dict[Node, Sequence[Part]]:
     """Returns the parts of each float32 chain in which a function needs exact values.
 
-    It magnifies errors or depends on fractions.
+    Such a function magnifies errors or depends on fractions.
     """
     found: dict[Node, Sequence[Part]] = {}
     for node in view.nodes_with(fusions.COMPOSITIONS):
@@ -129,7 +129,7 @@ def _compositions(view: GraphView) -> dict[Node, Sequence[Part]]:
 def _stuck_products(form: Form) -> dict[Node, Sequence[Part]]:
     """Returns the parts of each fused product that cannot be 16 bit although its product can.
 
-    The lists say so, or the user forces the node.
+    The lists allow the product, or the user forces the node.
     """
     target = form.job.resolution.target
     if target is None or target.device_type != CPU_DEVICE:
@@ -167,7 +167,7 @@ class Part(NamedTuple):
 
 
 def parts_of(form: Form, node: Node) -> list[Part]:
-    """Returns the parts of a fused product, none where something about it is not known."""
+    """Returns the parts of a fused product, or none if something about it is unknown."""
     view = form.view
     proto = view.protos[node]
     product = fusions.SPLIT_PRODUCTS[view.ops[node]]
@@ -192,7 +192,7 @@ def parts_of(form: Form, node: Node) -> list[Part]:
 
 
 def _runs_alone(proto: Any, product: fusions.Step) -> bool:
-    """Tells whether a fused product is its steps and no more, and its product needs no oneDNN."""
+    """Tells whether a fused product equals its steps, and the product alone needs no oneDNN."""
     if "_kernel" in proto.attr or has_channels_first(proto.attr):
         return False
     if value_of(proto, "filter_format").s not in (b"", fusions.FILTER_LAYOUT):
@@ -210,8 +210,8 @@ def _runs_alone(proto: Any, product: fusions.Step) -> bool:
 def _is_wide_bias(form: Form, part: Part) -> bool:
     """Tells whether a bias may have more dimensions than one.
 
-    Then it is added as the sum that oneDNN took it from. With channels last that is right for one
-    dimension as well, so it is also done where the shape is unknown.
+    It is then split into an ordinary sum, as which it was before oneDNN fused it. With channels
+    last a sum is right for one dimension as well, so it is also used if the shape is unknown.
     """
     if part.step.op not in BIASES:
         return False

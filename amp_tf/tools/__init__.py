@@ -1,5 +1,6 @@
-"""Tools that look at a program from outside: they compare, tune and time it, and measure this
-machine.
+"""Looks at a program from outside.
+
+The tools compare, tune and time it, and measure this machine.
 
 The core converts without this package and imports nothing of it. The command line imports its
 tools.
@@ -9,8 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+_SHOWN = 2
 
-def some(texts: Sequence[str], most: int, mark: str = ", ", kind: str = "") -> str:
-    """Joins the first of some texts, and tells how many more there are, of which kind."""
-    more = f" and {len(texts) - most} more{kind}" if len(texts) > most else ""
-    return f"{mark.join(texts[:most])}{more}"
+
+def some(texts: Sequence[str]) -> str:
+    """Joins the first two of some texts, and tells how many more there are."""
+    joined = ", ".join(texts[:_SHOWN])
+    if len(texts) > _SHOWN:
+        return f"{joined} and {len(texts) - _SHOWN} more"
+    return joined

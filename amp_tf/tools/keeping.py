@@ -52,7 +52,7 @@ def write(
         path: the file, which is replaced if it is there.
         patterns: its lines.
         measured: what was measured, in lines of words; the first one gets the date.
-        why: of some patterns, why they are there, in words.
+        why: for some of the patterns, the reason in words.
 
     Raises:
         FileError: it cannot be written.

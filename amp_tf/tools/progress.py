@@ -1,7 +1,7 @@
 """Shows what long work is doing: on a terminal at once, elsewhere in a line every half minute.
 
-A log, a pipe or a job's output gets no line of what takes less. The lines come from a thread, so
-that they come in time where a single step takes long.
+Shorter work prints no line to a log, a pipe or a job's output. A thread prints the lines, so that
+they come in time although a single step takes long.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def _on_terminal(text: str) -> None:
 
 
 class _Lines:
-    """Prints every half minute what is being done then, and since when something has been."""
+    """Prints every half minute what is being done, and for how long work has been going on."""
 
     def __init__(self, command: str) -> None:
         self._command = command
         self._text = ""
-        self._ended: threading.Event | None = None  #: is set to end the thread, where there is one
+        self._ended: threading.Event | None = None  #: ends the thread, if there is one
 
     def __call__(self, text: str) -> None:
         self._text = text

@@ -1,13 +1,13 @@
 """Searches for a small set of layers that suffices in float32; a function says whether a set does.
 
-Items are layers, those that are made alike together, with each of them as a part. A layer is not
-divided into its nodes, whose names are TensorFlow's and change with the program.
+An item is a layer, or all layers that are made alike, which are then its parts. A layer is not
+divided into its nodes, because their names are TensorFlow's and change with the program.
 
 Zeller's ddmin (Simplifying and Isolating Failure-Inducing Input, 2002) makes a set 1-minimal:
-without any one of its items it does not suffice. Before it, a prefix of the ranking is found that
-suffices, by doubling and then halving, so that few runs are needed where the ranking is good, and
-twice the logarithm of the number of items where it is not. Items that cost next to nothing in
-float32 are not divided.
+without any one of its items it does not suffice. Before that, doubling and then halving finds a
+prefix of the ranking that suffices. It needs few runs if the ranking is good, and twice the
+logarithm of the number of items if it is not. Items that cost next to nothing in float32 are not
+divided.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ _Item = TypeVar("_Item")
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """Something that may stay in float32."""
+    """A part of a program that may stay in float32 as a whole."""
 
     name: str  #: for people
     patterns: tuple[str, ...]  #: for ``AmpConfig.keep_float32``
     operations: float = 0.0  #: floating-point operations of one run of its 16-bit products
-    parts: tuple[Item, ...] = ()  #: the layers that are made alike; none where it is one layer
+    parts: tuple[Item, ...] = ()  #: the items of layers that are made alike; empty for one layer
 
 
 def reduce(
     items: tuple[_Item, ...], suffices: Callable[[tuple[_Item, ...]], bool], most: int | None
 ) -> tuple[_Item, ...]:
-    """Leaves out ever smaller runs of items, the last and least helpful first, as long as the
-    others suffice.
+    """Leaves out ever smaller runs of items, as long as the others suffice.
 
-    ``suffices`` is called at most so often, and then more items are left than needed; without a
+    The last and least helpful items go first.
+
+    ``suffices`` is called at most ``most`` times, which may leave needless items. Without that
     limit the set becomes 1-minimal.
     """
     count = 2
@@ -72,9 +73,9 @@ def reduce(
 
 
 Items = tuple[Item, ...]
-_LEAST_SHARE = (
-    0.01  # of the products' operations: what costs less is as good as free, and not worth runs
-)
+#: A share of the products' operations. An item that costs less is as good as free, and not worth
+#: runs.
+_LEAST_SHARE = 0.01
 
 
 class OutOfRunsError(Exception):
@@ -88,12 +89,11 @@ def find_smallest(
 
     Args:
         ranked: the items, those first that are needed most probably.
-        suffices: whether a set does; raises :class:`OutOfRunsError` where it may not be asked any
-            more.
+        suffices: tells whether a set suffices; raises :class:`OutOfRunsError` if no run is left.
 
     Returns:
-        The set, ``None`` where no smaller one than all items was found to suffice, and whether it
-        is known that no item of it can be left out.
+        The set, ``None`` if none was found that is smaller than all items; and whether it is known
+        that no item of the set can be left out.
     """
     found: Items | None = None
 
@@ -112,7 +112,7 @@ def find_smallest(
 
 
 def _find_prefix(ranked: Items, suffices: Callable[[Items], bool]) -> Items:
-    """Finds the shortest prefix that suffices, if longer ones do, too."""
+    """Finds the shortest prefix that suffices, on the assumption that longer ones suffice, too."""
     enough = 1
     while enough < len(ranked) and not suffices(ranked[:enough]):
         enough *= 2
@@ -127,7 +127,7 @@ def _find_prefix(ranked: Items, suffices: Callable[[Items], bool]) -> Items:
 def _divided(items: Items, suffices: Callable[[Items], bool], least: float) -> Items:
     """Replaces items by those of their parts that suffice, the most costly first.
 
-    It is worth runs to divide an item that has ``least`` operations or more.
+    Items with fewer than ``least`` operations stay whole.
     """
     for item in sorted(items, key=lambda one: -one.operations):
         if item.operations < least or not item.parts:
@@ -165,8 +165,9 @@ class Node:
 
 
 def find_items(report: Mapping[str, Any]) -> list[Item]:
-    """Returns the items of a program, from its report in mixed precision, in the order of their
-    first nodes.
+    """Returns the items of a program, in the order of their first nodes.
+
+    They are found in its report in mixed precision.
 
     Layers that are made alike, and whose names differ in numbers alone, are one item. The nodes of
     a model itself, or of another scope with layers in it, are named one by one.
@@ -249,7 +250,7 @@ def _is_inside(place: str, outer: str) -> bool:
 
 
 def _joined(items: Sequence[Item]) -> Item:
-    """Items that are made alike as one, with them as parts."""
+    """Returns one item for items that are made alike, which become its parts."""
     if len(items) == 1:
         return items[0]
     name = f"{items[0].name} and {len(items) - 1} like it"
@@ -257,8 +258,7 @@ def _joined(items: Sequence[Item]) -> Item:
 
 
 def rank(items: Iterable[Item], findings: Sequence[str], errors: Mapping[str, float]) -> list[Item]:
-    """Sorts items so that those come first that have to stay in float32 most probably, or cost
-    least.
+    """Sorts items, those first that most probably have to stay in float32.
 
     First come those with the nodes at which a comparison of one step finds what goes wrong, in the
     order of these ``findings``; then those with most local error for each operation that float32

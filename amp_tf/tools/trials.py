@@ -30,8 +30,9 @@ class Trial:
 
 
 def run_trials(devices: list[str]) -> list[Trial]:
-    """Runs every way in every precision on devices such as ``"CPU:0"``; amp_tf is off again
-    afterwards.
+    """Runs every way in every precision on devices such as ``"CPU:0"``.
+
+    amp_tf is off again afterwards.
     """
     from amp_tf.reporting import reports
 
@@ -45,7 +46,7 @@ def _run_way(device: str, way: str) -> Iterator[Trial]:
     for precision in PRECISIONS:
         try:
             result, converted = _run(device, way, precision)
-        except Exception as problem:  # of TensorFlow or a driver: a finding, and not the end
+        except Exception as problem:  # an error of TensorFlow or a driver is a finding
             first_line = (str(problem).splitlines() or [""])[0][:200]
             failure = f"{type(problem).__name__}: {first_line}"
             yield Trial(device, way, precision, failure=failure)
@@ -69,7 +70,7 @@ def _run(device: str, way: str, precision: str) -> tuple[Any, int]:
     if precision == "float32":
         switch.disable()
     else:
-        state.current().warned.add(notices.SLOW_FLOAT16)  # the trial wants it all the same
+        state.current().warned.add(notices.SLOW_FLOAT16)  # the trial itself asks for it
         target = "gpu" if device.startswith("GPU") else "cpu"
         settings = {"precision": precision, "target": target, "ignore_performance": True}
         amp = switch.enable(with_settings(AmpConfig(), settings, where="trial"))

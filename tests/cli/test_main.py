@@ -14,7 +14,7 @@ import pytest
 import amp_tf
 from amp_tf.cli import main as command
 from amp_tf.cli.main import add_settings
-from amp_tf.cli.models import hardware_for, read_config
+from amp_tf.cli.options import hardware_for, read_config
 from amp_tf.cli.run import run_script
 from amp_tf.config import AmpConfig
 from amp_tf.errors import ConfigError

@@ -14,7 +14,7 @@ import amp_tf
 from amp_tf.cli.main import main
 from amp_tf.offline.reading import Checkpoint
 from amp_tf.offline.saved_model import convert_saved_model, rewrite_saved_model
-from amp_tf.reporting.reports import Kept
+from amp_tf.reporting.weights import Kept
 
 BFLOAT16 = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 

@@ -19,12 +19,10 @@ _OURS = os.path.realpath(os.path.dirname(os.path.dirname(_HERE)))
 _home = next(
     (path for path in sys.path if os.path.realpath(os.path.join(path, "amp_tf")) == _OURS), None
 )
-if (
-    "_amp_tf_start" in sys.modules or _home is not None
-):  # a Python of another environment is left alone
-    sys.path.insert(
-        0, _home or _HERE
-    )  # what else has these names, as in the current folder, is not ours
+# A Python of another environment is left alone.
+if "_amp_tf_start" in sys.modules or _home is not None:
+    # First on the path, because others may have modules of these names, as in the current folder.
+    sys.path.insert(0, _home or _HERE)
     import _amp_tf_start
 
     del sys.path[0]

@@ -30,13 +30,14 @@ _MOST_RUNS = 16  # in one call, because tracing takes time too
 _ELEMENTS = 16_000_000  # of all runs in one call, so that the tensors exceed the caches
 _LEAST_NS = 0.01  # for each element; a time must be positive
 _NS = 1e9
-#: how much a figure that is ten times the shipped one counts, beside a product that is off by 90 %
+#: the weight of a figure's relative distance from the shipped one; that of a product's error is 1
 PRIOR_WEIGHT = 0.1
 _LEAST_OPERATION_NS = 1e-9  # a rate must be finite
-_LEAST_ELEMENT_NS = 1e-3  # that counts as prior where the shipped table has none
-# that computing alone adds to an operation; what is far from it is doubted where no table says so
+_LEAST_ELEMENT_NS = 1e-3  # the expected cost of an element if the shipped table has none
+# if the shipped table has no cost of computing alone: beyond so many costs of an operation it is
+# doubted
 _USUAL_SHARE = 0.5
-# times the cost of an element, that a result in 16 bit may add to its own
+# and no cost of a result: beyond so many costs of an element it is doubted
 _USUAL_RESULT = 10.0
 TYPES = (tf.float32, tf.bfloat16)
 # Begin the names of cases: casts, and calls that only take tensors out of stacks.
@@ -54,12 +55,14 @@ def by_op(times: Mapping[products.Product, Pair]) -> Mapping[str, Mapping[produc
 
 @dataclasses.dataclass(frozen=True)
 class _Case:
-    """Something to time, under a key: a product, or the name of an op and a shape; in ns of one run
-    over ``per``.
+    """Describes a case to time.
+
+    Its key is a product, or the name of an op and a shape. The time of one run is divided by
+    ``per``.
 
     For products the least time counts, which is the steadiest: in both types they are shared among
-    threads. For other ops it is the median: many are shared only in float32, and their least time
-    is that with the other thread awake, which in a step it seldom is.
+    threads. For other ops the median counts: many are shared only in float32, and their least time
+    needs the other thread to be awake, which it seldom is in a step.
     """
 
     key: Any
@@ -78,8 +81,8 @@ def measure(
 
     Every case gets its share of the time that is left and runs at least three times in each type,
     so that on a slow machine it may take longer. TensorFlow's graph optimizers are off meanwhile.
-    The ``shipped`` table's figures count where the times do not decide; ``progress`` is called
-    before each case with its number, their count and its name.
+    If the times do not decide, the figures of the ``shipped`` table count. ``progress`` is called
+    before each case with its number, the number of cases, and its name.
     """
     begin = time.monotonic()
     of_products: dict[products.Product, Pair] = {}
@@ -133,10 +136,12 @@ def _first(*inputs: Any) -> Any:
 
 
 def _element_case(name: str, op: Op, inputs: Sequence[Any], stacks: int, shape: Shape) -> _Case:
-    """Makes the case of an op on tensors of a shape, a number of which were not read just before.
+    """Makes the case of an op on tensors of one shape.
 
-    Large tensors are then in no cache, and small ones, as in a small model, in the last one. So is
-    everything that casts read, weights above all.
+    The last ``stacks`` inputs are other tensors in each run.
+
+    These were not read just before: large ones are in no cache, and small ones, as in a small
+    model, in the last-level cache. Casts read such tensors, too, because they mostly read weights.
     """
     size = float(math.prod(shape))
     runs = min(_MOST_RUNS, max(2, round(_ELEMENTS / size)))
@@ -166,14 +171,15 @@ def _table(
         of_float32, of_f16 = zip(*cases.values(), strict=True)
         fitted[op] = fit(work, of_float32, in_float32), fit(work, of_f16, in_f16)
     rows = _rows(of_ops)
-    # An op that is not known moves its tensors once, as a Mul does in float32; in 16 bit these are
+    # An unknown op is taken to move its tensors once, as a Mul does in float32; in 16 bit they are
     # half as large.
     *cached, (in_memory, _) = rows["Mul"]
     counts = [float(math.prod(shape)) for shape in elements.SHAPES]
 
     def casts(kind: Any, index: int) -> tuple[float, ...]:
-        """Returns the time of a cast for each element, without its start-up and the overhead of
-        calling the function.
+        """Returns the time of a cast for each element.
+
+        Its start-up and the overhead of calling the function are subtracted.
         """
         times = []
         for shape, count in zip(elements.SHAPES, counts, strict=True):
@@ -194,8 +200,9 @@ def _table(
 
 
 def _rows(of_ops: Mapping[tuple[str, Shape], Pair]) -> dict[str, tuple[Pair, ...]]:
-    """Returns the time of ops for each element at each size, without the overhead of calls and of
-    stacks of inputs.
+    """Returns the time of ops for each element at each size.
+
+    The overhead of calls and of stacks of inputs is subtracted.
     """
     ops = elements.ops_on(elements.data_of(elements.SHAPES[0]))
     stacks = {name: len(inputs) - 1 for name, (_, inputs) in ops.items()}
@@ -221,9 +228,9 @@ def _rows(of_ops: Mapping[tuple[str, Shape], Pair]) -> dict[str, tuple[Pair, ...
 def run_many(op: Op, runs: int, stacks: int = 0) -> Op:
     """Runs an op on tensors many times in a row, each writing to new memory.
 
-    It is so in training, where activations are kept for the gradients; in a chain TensorFlow would
-    write in place. As many of its last inputs as ``stacks`` are taken out of stacks of as many
-    tensors, so that each run reads others. A part of a stack is the stack's memory, and no copy.
+    So it is in training, where activations are kept for the gradients; in a chain TensorFlow would
+    write in place. The last ``stacks`` inputs are stacks of ``runs`` tensors, and each run reads
+    another one of each. Taking a tensor out of a stack copies nothing.
     """
 
     def run(*inputs: Any) -> Any:
@@ -240,11 +247,12 @@ def run_many(op: Op, runs: int, stacks: int = 0) -> Op:
 def take_times(
     run: Op, inputs: Sequence[Any], runs: int, until: float, repeats: int = 3
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """Times runs of an op in float32 and in bfloat16; returns seconds, a figure for each call of
-    ``run``.
+    """Times runs of an op in float32 and in bfloat16.
 
-    It runs the op ``runs`` times, is traced once for each type, and is called ``repeats`` times in
-    any case, and then until ``time.monotonic()`` says so.
+    Returns seconds, a figure for each call of ``run``.
+
+    ``run`` runs the op ``runs`` times. It is traced once for each type, and called at least
+    ``repeats`` times and until the time ``until`` of ``time.monotonic()``.
     """
     calls = []
     for dtype in TYPES:
@@ -264,11 +272,13 @@ def take_times(
 def fit(
     work: Sequence[tuple[float, float, float]], times: Sequence[float], shipped: ProductCost
 ) -> ProductCost:
-    """Returns the nonnegative figures with the least relative error of the times, in ns, by
-    operations, elements and elements of the result of each product.
+    """Fits the cost of products in one type.
 
-    Five figures can fit some twenty noisy times in many ways: where the times do not decide, the
-    shipped table's figures count, all scaled by one factor.
+    The figures are nonnegative, and have the least relative error of the ``times`` (ns). ``work``
+    has the operations, the elements and the result's elements of each product.
+
+    Five figures can fit some twenty noisy times in many ways. If the times do not decide, the
+    figures of the shipped table count, all scaled by one factor.
     """
     rows = []
     expected = []
@@ -295,8 +305,9 @@ def fit(
 
 
 def _least_squares(matrix: np.ndarray, wanted: np.ndarray) -> Sequence[float]:
-    """Solves least squares without negative numbers: tries all subsets of columns, and returns the
-    best.
+    """Solves least squares without negative numbers.
+
+    All subsets of columns are tried, and the best one is returned.
     """
     count = matrix.shape[1]
     best = np.zeros(count)

@@ -1,14 +1,16 @@
-"""The ops other than products that are measured, on tensors of 32 thousand to eight million
-elements.
+"""Names the ops other than products that are measured, and their inputs.
 
-One thread computes an op on the smallest. TensorFlow shares an op among threads where it expects
-210,000 cycles or more (``TensorCostModel.numThreads`` of Eigen), and takes a copied byte for one:
-of 61,440 elements ConcatV2, GatherV2 and Pack are shared in float32 and not in 16 bit, and waking a
-thread takes longer than their copy; sums and products of two tensors are shared from some 98,304
-on. Two million elements just fit the caches, eight do not.
+The tensors have 32 thousand to eight million elements.
 
-An op reads the same first tensor in each run, as if it was computed just before, and other ones for
-the rest, as what a gradient reads of the forward pass (:func:`amp_tf.tools.calibrating.run_many`).
+One thread computes an op on the smallest tensors. TensorFlow shares an op among threads if it
+expects 210,000 cycles or more (``TensorCostModel.numThreads`` of Eigen), a copied byte counted as
+one. So ConcatV2, GatherV2 and Pack of 61,440 elements are shared in float32 and not in 16 bit,
+although waking a thread takes longer than the copy. Sums and products of two tensors are shared
+from some 98,304 elements on. Two million elements just fit the caches, eight million do not.
+
+The first input of an op is the same tensor in each run, as if it was computed just before. The
+others change, like values of the forward pass that a gradient reads
+(:func:`amp_tf.tools.calibrating.run_many`).
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ _OF_TWO = """Add AddV2 EluGrad FloorDiv Greater LeakyReluGrad Maximum Minimum Mu
 
 
 def raw_op(op: str, **given: Any) -> Op:
-    """Returns a function of an op's inputs but those that are ``given`` with attributes."""
+    """Returns an op as a function of its inputs.
+
+    The function does not take the inputs that ``given`` holds beside attributes.
+    """
     definition = op_def_registry.get(op)
     inputs = [each.name for each in definition.input_arg if each.name not in given]
 
@@ -71,7 +76,7 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
     flat = tf.reshape(data, [-1, CHANNELS])
     table = tf.reshape(data[:, :, 0], [-1, CHANNELS])
     rows = tf.constant(np.random.default_rng(0).integers(0, len(table), np.prod(shape[:-1])))
-    # What ops get beside tensors.
+    # The attributes and fixed inputs of ops.
     pool = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "SAME"}
     cube = {"ksize": [1, 2, 2, 2, 1], "strides": [1, 2, 2, 2, 1], "padding": "SAME"}
     border = {"paddings": [[0, 0], [1, 1], [1, 1], [0, 0]]}
@@ -159,7 +164,7 @@ def _kernels(text: str) -> dict[str, str]:
     return dict(pair.split("=") for pair in text.split())
 
 
-#: Ops that run another one's kernel, or one that does the same with another comparison or value.
+#: Ops that run the kernel of another op, or one that differs only in its comparison or value.
 SAME_KERNEL = {f"Add{BROADCAST}": f"AddV2{BROADCAST}"} | _kernels(
     """ArgMin=ArgMax BatchToSpace=BatchToSpaceND BiasAddV1=BiasAdd Ceil=Floor Concat=ConcatV2
     Equal=Greater GreaterEqual=Greater Less=Greater LessEqual=Greater NotEqual=Greater

@@ -1,5 +1,6 @@
-"""The products that are measured: matrix products and convolutions with both of their gradients,
-large and small.
+"""Names the products that are measured.
+
+They are matrix products and convolutions with both of their gradients, large and small.
 
 Sizes are those of small and large layers, in the caches and in memory, with odd and with very few
 channels.
@@ -30,8 +31,10 @@ Shape = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """One product: ``run`` takes tensors of these shapes; ``operations`` counts an addition as one,
-    ``elements`` all that it reads and writes, ``results`` what it writes.
+    """Describes one product.
+
+    ``run`` takes tensors of these shapes. ``operations`` counts a multiplication and an addition as
+    two, ``elements`` all elements read and written, and ``results`` those written.
 
     ``op`` is the name of its row in the table. The kernel computes ``padding_factor`` times the
     operations (:func:`amp_tf.oplists.cost_tables.padding_factor`).
@@ -58,8 +61,9 @@ class Product:
 
 @dataclasses.dataclass(frozen=True)
 class Convolution:
-    """A convolution: channels in and out, taps, stride, dilation, layout; depthwise if ``out`` is
-    0.
+    """Describes a convolution.
+
+    It is depthwise if ``out``, the number of its output channels, is 0.
     """
 
     batch: int
@@ -207,7 +211,7 @@ def _of_convolution(case: Convolution) -> Iterator[Product]:
 
 
 def _of_matrices(count: int, rows: int, inner: int, columns: int) -> Iterator[Product]:
-    """Yields a product and those of its gradients, in which one of the matrices is transposed."""
+    """Yields a product of matrices and its two gradients, in which one matrix is transposed."""
     op = "MatMul"
     stack: Shape = ()
     if count > 1:

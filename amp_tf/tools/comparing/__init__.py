@@ -1,5 +1,6 @@
-"""Compares a step in float32 with the same step as amp_tf rewrites it, and finds where 16 bit goes
-wrong.
+"""Compares a step in float32 with the same step as amp_tf rewrites it.
+
+It also finds where 16 bit goes wrong.
 
 The step is traced (``steps``) and flattened (``flattening``). Versions of it run one after another
 on the same batches and variables (``joining``); their outputs are measured against float32's and
@@ -8,10 +9,10 @@ single nodes, float32 and 16 bit run in one graph, in which reductions compare t
 
 ``amp-tf compare -- python train.py`` starts the program with amp_tf off. The first training step is
 compared in that process (``training``), on the program's own batches, so model, data, seeds and
-variables are the program's own and the same in both precisions. The command prints the result. A
-program that trains nothing is compared as it ends, by what it ran forward.
+variables are the program's own and the same in both precisions. The command prints the result. If a
+program has trained nothing when it ends, its forward calls are compared.
 
-After that the program ends, as by ``sys.exit``: nobody who asks where it goes wrong wants hours of
-training after the answer, or checkpoints and logs that overwrite earlier ones. So it does if the
-comparison fails.
+After that the program ends, as by ``sys.exit``, because nobody who asks where it goes wrong wants
+hours of training after the answer, or checkpoints and logs that overwrite earlier ones. It also
+ends if the comparison fails.
 """

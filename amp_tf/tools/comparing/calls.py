@@ -22,8 +22,9 @@ class Calls:
     kept: list[Call] = dataclasses.field(default_factory=list)
 
     def keep(self, *args: Any, **kwargs: Any) -> None:
-        """Keeps a call unless there are enough, with copies of tensors, which the program may
-        overwrite afterwards.
+        """Keeps a call unless there are enough.
+
+        Tensors are copied, because the program may overwrite them afterwards.
         """
         import tensorflow as tf
 
@@ -32,8 +33,9 @@ class Calls:
 
     @property
     def alike(self) -> list[Call]:
-        """The calls that differ from the first one in tensors alone, and not in other arguments
-        such as ``training=True`` and variables.
+        """Returns the calls that differ from the first one in tensors alone.
+
+        Other arguments, such as ``training=True`` and variables, are the same in all of them.
         """
         import tensorflow as tf
 
@@ -67,8 +69,9 @@ def _are_alike(one: Any, other: Any) -> bool:
 
 
 class Repeated:
-    """Stands for an iterator, also in a trace: returns one element at each request; a loop over it
-    has one round.
+    """Stands for an iterator, also in a trace.
+
+    It returns its one element at each request, and a loop over it has one round.
     """
 
     def __init__(self, element: Any) -> None:

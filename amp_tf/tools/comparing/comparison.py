@@ -66,8 +66,9 @@ class Comparison:
 
     @property
     def line(self) -> str:
-        """The environment variable to set; empty where there is nothing to set, or where nothing
-        fixes all outputs.
+        """Returns the line of the environment variable to set.
+
+        It is empty where there is nothing to set, or where nothing fixes all outputs.
         """
         return keep_line(self.patterns)
 

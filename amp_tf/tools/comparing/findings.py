@@ -4,11 +4,11 @@
 are finite in float32, in the order of the graph, then the others by local error.
 
 A set of patterns grows until all outputs are good on all batches. It begins with the suspects of
-the judged batch. If they do not suffice, the nodes are measured again with these in float32, in the
-batch that then has the largest error, and its suspects are added; finally all 16-bit nodes are,
-layer by layer. A sufficient set is reduced (:mod:`amp_tf.tools.search`); one that was reduced on
-the watched batches is tried on all batches before it is believed. The suspects that are left in it
-are the findings.
+the judged batch. If they do not suffice, they are put in float32, and the nodes are measured again
+in the batch that then has the largest error: its suspects join the set. At last all 16-bit nodes
+join it, layer by layer. A sufficient set is reduced (:mod:`amp_tf.tools.search`). If it was reduced
+on the watched batches, it is tried on all batches before it is believed. The suspects that are left
+in it are the findings.
 
 The sufficient set that people are told is the one with the shortest text: one layer, name scope or
 loss, where that suffices and takes hardly more of the products' work out of 16 bit than the reduced
@@ -21,7 +21,7 @@ import collections
 import dataclasses
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 from amp_tf.config import AmpConfig
@@ -47,7 +47,7 @@ UNDERFLOW = "underflow"
 CANCELLATION = "cancellation"
 ROUNDING = "rounding"
 KEEP_VAR = "AMP_TF_KEEP_FLOAT32"
-UNDERFLOWN = 0.1  #: of the numbers: fewer are no harm
+UNDERFLOWN = 0.1  #: share of the numbers; fewer do no harm
 SUSPICIOUS = 4.0  #: times the roundoff; a product in a healthy model adds about one
 _MOST = 8  # suspects
 _LOOKS = 4  # each needs a graph that runs float32 and 16 bit side by side
@@ -55,8 +55,11 @@ _REDUCTIONS = 3  # each may fail on the other batches
 _TRIALS = 12  # of one reduction
 _SHORT = 20  # characters of patterns that are short enough to read
 _PLACES = 8  # layers and scopes that are tried for a shorter text
-_PLACES_PRICED = 32  # of which the share of work in 16 bit is asked for: each is a rewrite
-_SHARE_FOR_SHORTER = 0.02  # of the products' work, which a shorter text may cost more
+_PLACES_PRICED = 32  # places whose share of work in 16 bit is computed, each by a rewrite
+_SHARE_FOR_SHORTER = 0.02  # share of the products' work that a shorter text may cost
+
+#: Patterns, each with the first suspect that it is for; ``None`` for the pattern of a whole layer.
+Causes = dict[str, NodeError | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Finding:
     kind: Annotated[str, (OVERFLOW, UNDERFLOW, CANCELLATION, ROUNDING)]
     why: str  #: what goes wrong, for people
     local_error: float  #: relative L2 error that it adds on exact inputs
-    accumulated_error: float  #: that of its result in the run
+    accumulated_error: float  #: its result's error in the run
 
 
 def describe(node: NodeError, precision: Precision) -> Finding:
@@ -80,7 +83,7 @@ def describe(node: NodeError, precision: Precision) -> Finding:
     roundings = SUSPICIOUS * roundoff(precision)
     inputs = f"its inputs, up to {node.largest_input:.3g}, are rounded"
     if node.rounded:
-        inputs += f" ({some(node.rounded, 2)})"
+        inputs += f" ({some(node.rounded)})"
     if node.nonfinite_alone:
         kind = OVERFLOW
         why = (
@@ -139,11 +142,11 @@ class Search:
         self._known: dict[Any, tuple[Sequence[Output], Sequence[int], float]] = {}
 
     def suspects(self, nodes: Sequence[NodeError]) -> list[NodeError]:
-        """Returns the nodes with larger local errors than products of a healthy model have, or else
-        any error; the worst first.
+        """Returns the nodes with larger local errors than products of a healthy model have.
 
-        A node that may be fused with a worse product is left out, because the product's pattern
-        keeps both in float32.
+        If there are none, all nodes with an error are returned. The worst comes first. A node that
+        may be fused with a worse product is left out, because the product's pattern keeps both in
+        float32.
         """
         limit = SUSPICIOUS * roundoff(self._work.precision)
         known = []
@@ -179,17 +182,18 @@ class Search:
                 needed.setdefault(node.name, node)
         return sorted(needed.values(), key=_severity), self._shortest(causes)
 
-    def _patterns_of(self, suspects: Sequence[NodeError]) -> dict[str, NodeError | None]:
+    def _patterns_of(self, suspects: Sequence[NodeError]) -> Causes:
         """Returns the patterns that keep some nodes in float32, each with the first such node."""
-        causes: dict[str, NodeError | None] = {}
+        causes: Causes = {}
         for node in suspects:
             for name in _own(node):
                 causes.setdefault(pattern_for(name, self._followers), node)
         return causes
 
-    def _grow(self, suspects: Sequence[NodeError]) -> dict[str, NodeError | None]:
-        """Returns patterns that suffice on all batches; none where not even all nodes in float32
-        do.
+    def _grow(self, suspects: Sequence[NodeError]) -> Causes:
+        """Returns patterns that suffice on all batches.
+
+        There are none if not even all nodes in float32 suffice.
         """
         causes = self._patterns_of(suspects)
         for _ in range(_LOOKS):
@@ -206,7 +210,7 @@ class Search:
                 break
             for pattern, node in more.items():
                 causes.setdefault(pattern, node)
-        everything: dict[str, NodeError | None] = {}
+        everything: Causes = {}
         for row in self._work.rewritten(self._config).report.nodes:
             if row.precision.is_f16:
                 innermost = places_of(row.name)[-1:] or [pattern_for(row.name, {})]
@@ -215,7 +219,7 @@ class Search:
             return everything
         return {}
 
-    def _reduced(self, causes: Mapping[str, NodeError | None]) -> dict[str, NodeError | None]:
+    def _reduced(self, causes: Causes) -> Causes:
         """Returns the causes without patterns that the trials find needless."""
         for _ in range(_REDUCTIONS):
             fewer = reduce(tuple(causes), self._is_right, _TRIALS)
@@ -223,13 +227,14 @@ class Search:
                 return {pattern: causes[pattern] for pattern in fewer}
         return dict(causes)
 
-    def _shortest(self, causes: Mapping[str, NodeError | None]) -> Patterns:
-        """Returns patterns with a shorter text that hold as the causes do; these where none is
-        found.
+    def _shortest(self, causes: Causes) -> Patterns:
+        """Returns patterns with a shorter text that hold, too.
 
-        Candidates are first single layers or name scopes around the nodes that the patterns keep in
-        float32: those around most of them, and of these the outermost. Then come the layers of
-        all.
+        They are those of the causes if none is found.
+
+        First candidates are single layers or name scopes around the nodes that the patterns keep in
+        float32: those around most nodes, and among equals the outermost. The last one is the set of
+        all layers of the causes.
         """
         patterns = tuple(causes)
         if _length(patterns) <= _SHORT:
@@ -247,8 +252,9 @@ class Search:
         return patterns
 
     def _places_around(self, patterns: Patterns) -> list[str]:
-        """Returns patterns for the layers and scopes of the nodes that some patterns keep; the most
-        common first.
+        """Returns patterns for the layers and scopes of the nodes that some patterns keep.
+
+        The most common comes first.
         """
         is_kept = any_matcher(patterns)
         counts: collections.Counter[str] = collections.Counter()
@@ -259,8 +265,9 @@ class Search:
         return sorted(counts, key=lambda place: -counts[place])
 
     def _share_in_f16(self, patterns: Patterns) -> float:
-        """Returns the share of the products' work that is 16 bit with patterns; of their number if
-        that is unknown.
+        """Returns the share of the products' work that is 16 bit with some patterns.
+
+        If the work is not known, it is the share of their number.
         """
         products = NO_PRODUCTS
         for graph in self._work.rewritten(self._config_with(patterns)).report.graphs:
@@ -274,8 +281,9 @@ class Search:
         return are_good(self._run(patterns, self._watched)[0])
 
     def _holds(self, patterns: Patterns) -> bool:
-        """Tells whether all outputs are good on all batches; if not, the worst batch is watched
-        from now on.
+        """Tells whether all outputs are good on all batches.
+
+        If not, the worst batch is watched from now on.
         """
         if not self._is_right(patterns):
             return False
@@ -329,8 +337,9 @@ def _layers_of(nodes: Iterable[NodeError | None]) -> Patterns:
 
 
 def places_of(node: str) -> list[str]:
-    """Returns patterns for the layers around a node, outermost first; where none is recorded, for
-    its scopes.
+    """Returns patterns for the layers around a node, outermost first.
+
+    If TensorFlow recorded no layer, they are for the scopes in its name.
     """
     path = path_of(node).split("/")
     if path != [""]:
@@ -353,8 +362,9 @@ def _severity(node: NodeError) -> tuple[float, bool]:
 
 
 def _own(node: NodeError) -> Patterns:
-    """The nodes to keep in float32 so that nothing is lost at a node: itself, or the sources of its
-    16-bit inputs.
+    """Returns the nodes to keep in float32 so that nothing is lost at a node.
+
+    They are the node itself, or the sources of its 16-bit inputs.
     """
     if node.is_f16:
         return (node.name,)

@@ -8,12 +8,12 @@ would decide otherwise. If XLA would compile a part of the step, they do not run
 Some optimizers are left out. The remapper fuses a product with its bias and activation, where this
 machine has a kernel for them: nodes to measure would be gone, and a pattern for the fused node
 would not match on the next machine. (Its kernels round once less.) The memory optimizer makes an
-AddN of large tensors add into a temporary variable, of which a session holds one, not one for each
-version. The layout optimizer is off wherever amp_tf is on, and those that convert to 16 bit would
+AddN of large tensors add into a temporary variable, and a session holds one such variable for all
+versions. The layout optimizer is off wherever amp_tf is on, and those that convert to 16 bit would
 do amp_tf's work.
 
 Random ops get seeds, so that all versions of a step have the same masks. A session keeps the state
-of those that are not stateless, so it is made again for each run.
+of those that are not stateless, so each run has a new session.
 """
 
 from __future__ import annotations
@@ -69,18 +69,16 @@ class FlatStep:
     batches: tuple[tuple[np.ndarray, ...], ...]
     feeds: tuple[str, ...]  #: the placeholders of the arguments, in order
     captures: Mapping[str, np.ndarray]  #: placeholders of captured tensors, and their values
-    variables: Mapping[
-        str, Variable
-    ]  #: placeholders of variables' handles, or the variables' nodes
+    #: placeholders of variables' handles, or the variables' nodes
+    variables: Mapping[str, Variable]
     results: tuple[str, ...]  #: names of the tensors that the step returns
-    #: of those that are floating-point numbers the kind, the name for people, and the tensor's
+    #: for each floating-point result its kind, its name for people, and its tensor's name
     outputs: tuple[tuple[str, str, str], ...]
     effects: tuple[str, ...]  #: names of the nodes that must run too, such as updates of variables
     #: whether it, or parts of it, are for XLA; then it is not optimized by TensorFlow before
     is_compiled: bool
-    is_scaled: bool = (
-        False  #: whether gradients are computed from the loss times a scale, and unscaled
-    )
+    #: whether gradients are computed from the loss times a scale, and unscaled
+    is_scaled: bool = False
     shapes: Shapes = NO_SHAPES  #: the static shapes of its tensors
     #: the ``DataType`` numbers of its results, if it is a function of the program's; else empty
     returns: tuple[int, ...] = ()
@@ -132,8 +130,9 @@ def flatten(
     is_scaled: bool,
     is_compiled: bool,
 ) -> FlatStep:
-    """Inlines the functions that a concrete function calls; ``names`` are the kind and name of each
-    of its results.
+    """Inlines the functions that a concrete function calls.
+
+    ``names`` are the kind and name of each of its results.
 
     A GraphError where it captures something else than variables and tensors, such as a table, or
     was rewritten before.
@@ -199,7 +198,7 @@ def _captured(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Variable]
         # A copy on a CPU: TensorFlow writes to new memory if a variable's value is referenced
         # elsewhere.
         value = np.asarray(tf.raw_ops.ReadVariableOp(resource=outer, dtype=dtype))
-        # One that is never read is not among the graph's variables.
+        # A variable that is never read is not among the graph's variables.
         said = re.search(r'name="(.*?)(/\d+)?"', str(outer))
         name = names.get(id(outer)) or (said[1] if said else node)
         variables[node] = Variable(name, value, dtype.as_datatype_enum)
@@ -209,8 +208,9 @@ def _captured(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Variable]
 def flatten_graph(
     graph: Any, ends: list[str], options: Any = None, *, is_compiled: bool = False
 ) -> tuple[Any, Shapes, bool]:
-    """Inlines the functions that a GraphDef calls, optimizes it, and gives its random ops seeds; it
-    is changed.
+    """Inlines the functions that a GraphDef calls, and optimizes it.
+
+    Its random ops get seeds. The GraphDef that is given is changed.
 
     Args:
         graph: the GraphDef.
@@ -255,7 +255,7 @@ def flatten_graph(
             setattr(one_round, name, kinds.OFF)
         one_round.memory_optimization = kinds.NO_MEM_OPT
         flat = _optimized(flat, ends, one_round)
-    # As plugins get them from Grappler; attributes with shapes do not survive its passes.
+    # Plugins get such shapes from Grappler; attributes with shapes do not survive its passes.
     inferred = Item(_wanting(flat, ends)).GetOpProperties()
     shapes = {}
     for name, ports in inferred.items():
@@ -287,8 +287,9 @@ def _wanting(graph: Any, ends: list[str]) -> Any:
 
 
 def _type_of(handle: Any) -> Any:
-    """The ``tf.DType`` of the variable that a handle is for; ``None`` for another thing, such as a
-    table.
+    """Returns the ``tf.DType`` of the variable that a handle is for.
+
+    It is ``None`` for another thing, such as a table.
     """
     import tensorflow as tf
 
@@ -299,8 +300,9 @@ def _type_of(handle: Any) -> Any:
 
 
 def _take_arguments(graph: Any, inputs: Any) -> dict[str, Any]:
-    """Replaces a function's placeholders, which Grappler takes as fed, by ops whose shapes it
-    believes; returns them by name.
+    """Replaces a function's placeholders by ops whose shapes Grappler believes.
+
+    Grappler takes placeholders as fed, and so believes no shape of them. Returns them by name.
     """
     from tensorflow.python.ops.handle_data_util import get_resource_handle_data
 
@@ -340,8 +342,9 @@ def keeps_state(graph: Any) -> bool:
 def reached(
     starts: Iterable[_Thing], sources: Callable[[_Thing], Iterable[_Thing]]
 ) -> dict[_Thing, None]:
-    """All that some things depend on, these included; ``sources`` gives what one depends on by
-    itself.
+    """Returns all things that some things depend on, these included.
+
+    ``sources`` gives the direct ones.
     """
     found = dict.fromkeys(starts)
     waiting = list(found)
@@ -354,7 +357,7 @@ def reached(
 
 
 def node_of(text: str) -> str:
-    """The name of the node that an input of a node, or the name of a tensor, tells of."""
+    """Returns the name of the node that the text of an input, or a tensor's name, holds."""
     return text.removeprefix("^").partition(":")[0]
 
 

@@ -9,8 +9,8 @@ whole training, on one element of it for each run: one that loops over a dataset
 iteration; one that asks an iterator for several elements gets the same element each time. So one
 step is compared, not a loop of thousands.
 
-Of functions with products that do not train the first calls are kept, too: where a program trains
-nothing, they are compared as it ends.
+The first calls of functions that have products and do not train are kept, too. They are compared as
+the program ends, if it has trained nothing.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Functions:
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        self._trains: Any = None  # the first tf.function that does
-        self._has_gradients = False  # in a graph, since the outermost call began
-        self._calls: dict[Any, Calls | None] = {}  # by function; None: it has no product
+        self._trains: Any = None  # the first tf.function that trains
+        self._has_gradients = False  # in traces, since the outermost call began
+        self._calls: dict[Any, Calls | None] = {}  # by function; None for one without products
 
     @property
     def forward(self) -> list[Calls]:
@@ -78,8 +78,9 @@ class Functions:
         return result
 
     def _note(self, function: Any, call: Call) -> None:
-        """Keeps a call that has just returned; compares a function that trains where its calls are
-        enough.
+        """Keeps a call that has just returned.
+
+        A function that trains is compared once its calls are enough.
         """
         args, kwargs = call
         if self._trains is None and self._has_gradients:
@@ -168,8 +169,9 @@ def with_streams(function: Callable[..., Any], call: Call) -> Callable[..., Any]
 
 
 def elements(call: Call, most: int) -> list[Call]:
-    """Returns calls with an element in place of each dataset and iterator of a call; at most so
-    many, and none where a dataset is empty.
+    """Returns calls with an element in place of each dataset and iterator of a call.
+
+    There are at most ``most``, and none where a dataset is empty.
     """
     import tensorflow as tf
 

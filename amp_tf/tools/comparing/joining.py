@@ -1,4 +1,4 @@
-"""Joins versions of one flat step in one graph: they share what is fed, and nothing else.
+"""Joins versions of one flat step in one graph. They share the fed tensors and nothing else.
 
 Each version is a *side*: its nodes have the side's name as prefix, and its variables are its own,
 set to the user's values before each batch. So no version sees the updates of another, and the
@@ -28,7 +28,7 @@ from amp_tf.tools.comparing.flattening import (
     reached,
 )
 
-FLOAT32 = "float32"  #: the side that is right
+FLOAT32 = "float32"  #: the side that the others are measured against
 AMP = "amp"  #: as amp_tf rewrites it
 _SHARED = "input"
 _CHANGES = np.array([1 - 2.0**-23, 1 + 2.0**-23], np.float32)  #: change a last bit, down and up
@@ -38,16 +38,17 @@ _CHANGES = np.array([1 - 2.0**-23, 1 + 2.0**-23], np.float32)  #: change a last 
 class _Held:
     """A variable of the step in a joint graph; each side has its own."""
 
-    value: np.ndarray  #: with which it begins
+    value: np.ndarray  #: its initial value
     start: Any  #: the placeholder of that value
-    places: Mapping[str, Any]  #: by side its handle, or itself where it is TF1's
-    reads: Mapping[str, Any]  #: by side its present value
+    places: Mapping[str, Any]  #: by side, its handle; for TF1's the variable itself
+    reads: Mapping[str, Any]  #: by side, its present value
     resets: Sequence[Any]  #: the operations that set it
 
 
 class JointGraph:
-    """Several versions of a step in one graph, with a session that feeds them and sets their
-    variables.
+    """Holds several versions of a step in one graph.
+
+    A session feeds them and sets their variables.
     """
 
     def __init__(self, flat: FlatStep, sides: Mapping[str, Any]) -> None:
@@ -118,8 +119,8 @@ class JointGraph:
             wanted: the tensors, a list or a mapping.
             number: the batch's.
             scale: the loss scale, if the step has one.
-            is_disturbed: whether inputs and variables differ in their last bit.
-            is_alone: whether only the fetched tensors are computed: variables that they do not
+            is_disturbed: whether the last bits of inputs and variables are changed.
+            is_alone: whether only the fetched tensors are computed. Variables that they do not
                 depend on, such as an optimizer's, are not even set.
 
         Raises:
@@ -254,7 +255,7 @@ def _separate(graph: Any, side: str, given: Mapping[str, Any]) -> Any:
     needless = {f"^{name}" for name in given}
     for node in copy.node:
         _rename_functions(node, functions)
-        node.attr.pop("_class", None)  # with which nodes it wants to be placed
+        node.attr.pop("_class", None)  # the nodes beside which it is to be placed
         if not needless.isdisjoint(node.input):
             node.input[:] = [text for text in node.input if text not in needless]
         if "frame_name" in node.attr:
@@ -306,7 +307,7 @@ def _writers(flat: FlatStep) -> dict[str, list[Any]]:
 def _may_write(variable: Variable, op: str, place: int) -> bool:
     """Tells whether an op may write the variable that is its input at a place.
 
-    One of TF1's it writes only through an input that takes a reference.
+    A variable of TF1's is written only through an input that takes a reference.
     """
     if not variable.is_reference:
         return True
@@ -322,8 +323,9 @@ def _arguments(op: str) -> Any:
 
 
 def disturbed(value: np.ndarray) -> np.ndarray:
-    """The same numbers with the last bit of each float32 changed, up or down; whole numbers, such
-    as masks, stay.
+    """Changes the last bit of each float32 number, up or down.
+
+    Whole numbers, such as masks, stay.
     """
     if value.dtype != np.float32:
         return value
@@ -335,11 +337,10 @@ def disturbed(value: np.ndarray) -> np.ndarray:
 
 
 def output_names(flat: FlatStep) -> list[tuple[str, str]]:
-    """Kind and name of each floating-point result, and of each floating-point variable that the
-    step writes.
+    """Returns kind and name of each floating-point output.
 
-    Variables that have one name, such as "b", are numbered in the order in which the step uses
-    them.
+    Outputs are results, and variables that the step writes. Variables that have one name, such as
+    "b", are numbered in the order in which the step uses them.
     """
     found = [(kind, name) for kind, name, _ in flat.outputs]
     names = [flat.variables[node].name for node in written(flat)]
@@ -361,7 +362,7 @@ class RunnableStep(JointGraph):
         self._results = [self.tensor(FLOAT32, tensor) for _, _, tensor in flat.outputs]
         self._written = written(flat)
         self._changes: dict[str, Any] = {}  # tensors that change variables
-        self._after: dict[str, Any] = {}  # of the others those that read them
+        self._after: dict[str, Any] = {}  # tensors that read the other variables
         changes = _changes(flat)
         with self.graph.as_default():
             for node in self._written:
@@ -373,8 +374,9 @@ class RunnableStep(JointGraph):
                     self._after[node] = self._variables[node].reads[FLOAT32]
 
     def run(self, number: int, scale: float, *, is_disturbed: bool = False) -> list[np.ndarray]:
-        """The outputs, in the order of :func:`output_names`; arguments as for
-        :meth:`JointGraph.fetch`.
+        """Returns the outputs, in the order of :func:`output_names`.
+
+        Arguments: as for :meth:`JointGraph.fetch`.
         """
         results, changes = self.fetch(
             (self._results, self._changes), number, scale, is_disturbed=is_disturbed
@@ -388,11 +390,11 @@ class RunnableStep(JointGraph):
 
 
 def _changes(flat: FlatStep) -> dict[str, tuple[str, int]]:
-    """For each variable that is written once: the node that changes it, and which input of it is
-    the change.
+    """Returns the changes of the variables that are written once.
 
-    That is a gradient, perhaps times a rate: where the rate is 1e-9, nothing of it is seen in the
-    variable. Behind branches and in loops a tensor cannot be fetched, so there variables are
+    Each is given as the node that writes it and the number of its input with the change. The
+    change is a gradient, perhaps times a rate. With a rate of 1e-9 the variable itself would
+    not show it. Tensors behind branches and in loops cannot be fetched, so there the variables are
     compared.
     """
     nodes = {node.name: node for node in flat.graph.node}

@@ -4,9 +4,9 @@ The first call of a train function is compared instead of run. ``fit`` and ``tra
 that function and call it with an iterator, so the model is built, and the batches are those of the
 training: shuffled, weighted and prepared.
 
-Test and predict functions run as usual, because the program may train yet, and their first batches
-are copied. Their iterator is read ahead by as many batches as are compared; the program gets these
-back.
+Test and predict functions run as usual, because the program may still train, and their first
+batches are copied: their iterator is read ahead by as many batches as are compared, and then these
+are given to the function.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Models:
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        self.forward: list[Calls] = []  #: of each test and predict function, the first
+        self.forward: list[Calls] = []  #: the first calls of each test and predict function
 
     def patches(self, library: str) -> list[tuple[Any, str, Callable[..., Any]]]:
         """Returns the patches of ``"keras"`` or ``"tf_keras"`` that watch models and scalers."""
@@ -77,8 +77,9 @@ class Models:
         return Calls(model.name, step, jit_compile, self._training.request.steps)
 
     def _train(self, function: Any, model: Any, owner: Any, iterator: Any) -> Any:
-        """Compares the model's step, which ends the program; trains where another process of the
-        program does so.
+        """Compares the model's step, which ends the program.
+
+        If another process of the program does so, this one trains.
         """
         if self._training.claim():
             with self._training.answering():
@@ -137,8 +138,9 @@ def _patch(
 
 
 def _plain(leaf: Any) -> Any:
-    """Returns the first replica's part of a leaf, and ``None`` for the optional by which Keras says
-    that.
+    """Returns the first replica's part of a leaf.
+
+    Keras passes ``None`` as an Optional, which becomes ``None`` again.
     """
     import tensorflow as tf
 
@@ -165,7 +167,7 @@ class _WatchedForward:
         self._calls = calls
         self._source: Any = None  # the iterator that was read ahead
         self._again: Any = None  # returns the batches that were taken from it
-        self._left = 0  # batches of these that the program has yet to get back
+        self._left = 0  # how many of these the program has not got back yet
 
     def __call__(self, data: Any) -> Any:
         import tensorflow as tf

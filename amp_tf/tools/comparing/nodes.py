@@ -1,4 +1,6 @@
-"""Measures single nodes: which ones, and a second run of each one's op: in 16 bit, on exact inputs.
+"""Measures single nodes.
+
+It chooses them, and runs the op of each once more, in 16 bit on exact inputs.
 
 The *accumulated error* of a node is its error in the run. Its *local error* is what the node alone
 adds: its op runs in the types of the rewrite, on float32's values as inputs, rounded to 16 bit
@@ -42,17 +44,17 @@ class NodeError:
     rounded: tuple[str, ...]  #: the sources of its 16-bit inputs
     #: relative L2 error of its result in the run; infinite where it is not finite and float32 is
     accumulated: float
-    #: that of its op in 16 bit on exact inputs; ``None`` where the op reads no 16 bit and is not 16
-    #: bit, or cannot be run a second time
+    #: the error of its op alone in 16 bit, on exact inputs; ``None`` where the op reads no 16 bit
+    #: and is not 16 bit, or cannot be run a second time
     local: float | None
-    #: whether float32 itself keeps two digits of its result; what cancels to nothing is all
-    #: rounding
+    #: whether two digits of its result are right in float32 itself: a difference that is nearly
+    #: zero is all rounding
     has_truth: bool
     nonfinite: float  #: share of its result in the run that is inf or nan, and finite in float32
     nonfinite_alone: float  #: the same on exact inputs
     underflow: float  #: share of its result on exact inputs that is zero, and not in float32
-    largest: float  #: the largest size of a number of its result in float32
-    largest_input: float  #: that of its inputs
+    largest: float  #: the largest magnitude of its result in float32
+    largest_input: float  #: the largest number among its inputs
 
 
 @dataclasses.dataclass(frozen=True)

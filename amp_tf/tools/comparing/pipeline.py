@@ -1,5 +1,6 @@
-"""The comparison: trace, flatten, rewrite, join, run, judge, search; and what is to be said beside
-the verdict.
+"""Compares a step: trace, flatten, rewrite, join, run, judge, search.
+
+It also makes the notes beside the verdict.
 """
 
 from __future__ import annotations

@@ -47,8 +47,9 @@ class SessionRuns:
         return str(operations[0].name)
 
     def flat_step(self, batches: Iterable[Sequence[np.ndarray]]) -> FlatStep:
-        """The step as a flat graph, with the variables' present values; a GraphError where one has
-        none.
+        """Returns the step as a flat graph, with the variables' present values.
+
+        Raises a GraphError if a variable has none.
 
         Batches have the values of ``fed`` and ``given``.
         """
@@ -82,8 +83,9 @@ class SessionRuns:
         )
 
     def _graph(self) -> tuple[Any, dict[str, str]]:
-        """Returns the session's GraphDef with placeholders in place of what is fed and given, and
-        the names of these nodes by the tensors'.
+        """Returns the session's GraphDef with placeholders for what is fed and given.
+
+        Also returns the placeholder's name for each tensor's name.
         """
         import tensorflow as tf
 
@@ -99,14 +101,15 @@ class SessionRuns:
                 name = f"{OWN_SCOPE}/fed_{number}"
                 placeholder = tf.compat.v1.placeholder(dtype, tensor.shape, name)
                 inputs[tensor.name] = placeholder
-                inputs[f"^{tensor.op.name}"] = placeholder  # who waits for its node
+                inputs[f"^{tensor.op.name}"] = placeholder  # for nodes that wait for its node
                 feeds[tensor.name] = placeholder.op.name
             tf.import_graph_def(whole, input_map=inputs, name="")
         return graph.as_graph_def(add_shapes=True), feeds
 
     def _variables(self, graph: Any) -> dict[str, flattening.Variable]:
-        """Reads the variables of a graph, by nodes that exist already: the program's graph may be
-        finalized.
+        """Reads the variables of a graph, by nodes that exist already.
+
+        The program's graph may be finalized.
         """
         reads = {}
         for operation in self.needed:
@@ -181,8 +184,9 @@ class Sessions:
                 self._gradients.setdefault(tensor.graph, set()).add(tensor.op.name)
 
     def compare(self, session: Any = None) -> None:
-        """Compares the most frequent kind of training runs made so far, if there were any; of one
-        session or of all.
+        """Compares the most frequent kind of training runs made so far, if there are any.
+
+        The runs are those of one session, or of all.
         """
         found: list[SessionRuns] = []
         for owner, kinds in self._kinds.items():
@@ -239,7 +243,7 @@ class Sessions:
     def _runs_of(
         self, session: Any, targets: Sequence[Any], fetches: Sequence[Any], fed: Sequence[Any]
     ) -> SessionRuns | None:
-        """Returns the runs of a kind; ``None`` where they do not train."""
+        """Returns the record of runs of this kind; ``None`` if they do not train."""
         kinds = self._kinds.setdefault(session, {})
         names = _names(fed)
         key = tuple(map(_names, (targets, fetches, fed)))
@@ -266,8 +270,9 @@ def _names(things: Iterable[Any]) -> frozenset[str]:
 
 
 def _data_of(operations: Iterable[Any]) -> list[Any]:
-    """Returns the tensors that data sources give; they are fetched beside the program's own
-    fetches, and fed.
+    """Returns the tensors that data sources give.
+
+    They are fetched beside the program's own fetches, and fed.
     """
     given = []
     for operation in operations:

@@ -21,8 +21,9 @@ _BATCHES = "Pass rows such as [(x, y), …], or a tf.data.Dataset"
 
 
 def check_settings(config: AmpConfig | None, steps: int) -> AmpConfig:
-    """Checks the arguments, by a ConfigError; returns the configuration, by default the
-    environment's.
+    """Checks the arguments, and returns the configuration.
+
+    It is the environment's by default. An invalid argument raises a ConfigError.
     """
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise ConfigError(
@@ -34,18 +35,17 @@ def check_settings(config: AmpConfig | None, steps: int) -> AmpConfig:
 
 
 def flat_step(subject: Any, batches: Iterable[Any], limit: int) -> FlatStep:
-    """The step of :class:`SessionRuns`, or one that is traced from a Keras model or a function, as
-    a flat graph.
+    """Returns the step of a Keras model, a function or :class:`SessionRuns` as a flat graph.
 
-    A compiled Keras model gives loss and gradients, and takes the loss scale last; another one its
-    results. Else it is a ``tf.function``, a concrete function, a signature of a SavedModel, any
-    callable, or the :class:`Calls` of one.
+    The step of a compiled Keras model gives loss and gradients, and takes the loss scale as its
+    last argument; that of another model gives its results. A function is a ``tf.function``, a
+    concrete function, a signature of a SavedModel, any callable, or the :class:`Calls` of one.
 
     Args:
         subject: the model, function, calls or runs.
         batches: for a compiled model ``(x, y)`` or ``(x, y, sample_weight)``; for others a tuple of
             arguments, a mapping of named ones, or the only argument.
-        limit: how many of them are used at most.
+        limit: the most batches that are used.
 
     Raises:
         ConfigError: there are no batches, or they cannot be fed.
@@ -114,7 +114,7 @@ def _traced(
         return [tf.convert_to_tensor(value) for _, _, value in found]
 
     specs = []
-    for values in zip(*rows, strict=True):  # dimensions that differ between batches are left open
+    for values in zip(*rows, strict=True):  # a dimension that differs between batches is left open
         dtype = values[0].dtype
         if dtype.kind in "OSU":
             dtype = tf.string
@@ -193,8 +193,9 @@ def _array(leaf: Any) -> np.ndarray:
 def _training_results(
     model: Any, x: Any, y: Any, weight: Any = None, *, scale: Any
 ) -> list[tuple[str, str, Any]]:
-    """Loss, gradients and predictions of a compiled Keras model; gradients are those of the scaled
-    loss, unscaled.
+    """Returns loss, gradients and predictions of a compiled Keras model.
+
+    Gradients are those of the scaled loss, unscaled.
     """
     import tensorflow as tf
 

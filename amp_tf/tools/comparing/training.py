@@ -5,10 +5,10 @@ folder.
 
 A step is that of a Keras model (``models``), a ``tf.function`` that computes gradients
 (``functions``), or runs of a TF1 session that need them (``sessions``). The last two are compared
-after the wanted number of calls, or when the program ends. A program that trains nothing by its
-end: what it ran forward is compared.
+after the wanted number of calls, or when the program ends. If a program has trained nothing when it
+ends, its forward calls are compared.
 
-A comparison that fails ends the program, too: nobody who asked for it waits for a training.
+A comparison that fails ends the program, too.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _UNSCALED = (
 _SCALE_IN_LOOP = "scale the loss with amp_tf.LossScaleOptimizer or amp_tf.LossScaler"
 _SCALE_IN_MODEL = "take the gradients of self.optimizer.scale_loss(loss) in the model's train_step"
 _OF_FORWARD = "the program trained nothing: the results of {} were compared, and no gradients"
-_CLAIM = "claim"  # is made by the first process that trains
+_CLAIM = "claim"  # the file that the first process that trains makes
 _ORDER = "order.json"
-# The answers, what counts most first: a process of the program may train while another one ran
-# something forward, or failed.
+# The answers. A program may have several processes, of which one trains, one only runs forward, and
+# one fails: the answer that is named first here counts.
 _TRAINED = "trained.json"
 _FORWARD = "forward.json"
 _ERROR = "error.json"
@@ -115,7 +115,10 @@ _training: Training | None = None
 
 
 def start(library: str, folder: str) -> None:
-    """Watches a library that was imported; at its end the program is compared if it was not."""
+    """Watches a library that was imported.
+
+    If nothing was compared before the program ends, it is compared then.
+    """
     global _training
     if _training is None:
         _training = Training(CompareRequest.receive(Path(folder)))
@@ -126,8 +129,9 @@ def start(library: str, folder: str) -> None:
 
 
 class Training:
-    """The state that the patches of a comparison share; nothing was compared while it
-    ``is_awaited``.
+    """Holds the state that the patches of a comparison share.
+
+    Nothing was compared while it ``is_awaited``.
     """
 
     def __init__(self, request: CompareRequest) -> None:
@@ -180,8 +184,9 @@ class Training:
         return True
 
     def compare(self, subject: Any, batches: Sequence[Any], notes: Sequence[str] = ()) -> None:
-        """Compares a step that is claimed, writes the answer and ends the program by a
-        SystemExit.
+        """Compares a step that is claimed, and writes the answer.
+
+        It ends the program by a SystemExit.
         """
         self.is_scaled = False
         found = self.request.compare(subject, batches, state.hardware(), notes)
@@ -197,8 +202,9 @@ class Training:
         raise SystemExit(0 if found.is_healthy else 1)
 
     def compare_at_exit(self) -> None:
-        """Compares what was called fewer times than wanted, as the program ends; else what it only
-        ran forward.
+        """Compares a step with fewer calls than wanted, as the program ends.
+
+        If there is none, forward calls are compared.
         """
         if not self.is_awaited:
             return
@@ -208,7 +214,10 @@ class Training:
             self._compare_forward()
 
     def _compare_forward(self) -> None:
-        """Compares what has most calls, models before functions, unless a process trains."""
+        """Compares the forward function with most calls, unless a process trains.
+
+        Models come before functions.
+        """
         called = [calls for calls in self.models.forward if calls.kept]
         called = called or [calls for calls in self.functions.forward if calls.kept]
         if not called or (self.request.folder / _CLAIM).exists():
@@ -226,6 +235,9 @@ class Training:
     def note_scaling_of_model(
         self, original: Any, optimizer: Any, /, *args: Any, **kwargs: Any
     ) -> Any:
-        """Notes the same of a bare optimizer: of a model, amp_tf wraps it, and it scales then."""
+        """Notes that the optimizer of a model scales a loss.
+
+        amp_tf wraps it, and the wrapper scales.
+        """
         self.is_scaled |= self.is_of_model
         return original(optimizer, *args, **kwargs)

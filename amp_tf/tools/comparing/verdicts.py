@@ -39,11 +39,11 @@ class Output:
     #: ``"loss"``, ``"gradient"``, ``"result"``, or ``"update"`` (of a variable)
     kind: Annotated[str, (LOSS, GRADIENT, RESULT, UPDATE)]
     name: str  #: its name; for a gradient or an update, the variable's
-    #: relative L2 error against float32, over the batches with the largest errors, one of eight;
+    #: relative L2 error against float32, over the eighth of the batches with the largest errors;
     #: infinite where it is not finite and float32 is
     error: float
-    ideal: float  #: that of the ideal mixed program
-    noise: float  #: that of float32 with inputs that differ in their last bit
+    ideal: float  #: the ideal mixed program's error
+    noise: float  #: float32's own error with inputs that differ in their last bit
     #: ``error`` over the error that is allowed; 0 where float32 itself has less than two correct
     #: digits
     ratio: float
@@ -157,7 +157,7 @@ class Statistics:
     #: share of the numbers that are zero and, in the truth, not zero but too small for 16 bit
     underflow: float
     nonfinite_truth: float  #: share that is inf or nan in the truth
-    largest: float  #: the largest size of a number of the truth
+    largest: float  #: the largest magnitude in the truth
 
     @classmethod
     def of(cls, rows: Sequence[np.ndarray] | np.ndarray) -> Statistics:

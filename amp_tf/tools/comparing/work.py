@@ -1,4 +1,4 @@
-"""Runs the outputs of a step beside those of float32, and judges them by the yardstick."""
+"""Runs versions of a step beside float32, and judges their outputs by the yardstick."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from amp_tf.tools.comparing.verdicts import NO_TRUTH, Output, Statistics, differ
 from amp_tf.tools.progress import Progress, lasting
 
 _UNSCALED = 1.0
-# as loss scaling searches, in larger steps
+# loss scales to try; loss scaling itself searches in smaller steps
 _SCALES = tuple(2.0**power for power in (15, 11, 7, 3, 0, -5, -10))
 _IDEAL = "products alone in 16 bit"
-_FEW = 8  # numbers of an output whose error varies much between batches
+_FEW = 8  # the error of an output with so few numbers varies much between batches
 _SHARE_JUDGED = 8  # one batch of so many is judged, because the yardstick costs three more runs
-# How many batches take about as long as to judge one, and as the look at single nodes.
+# The time of judging one batch, and of measuring single nodes, in runs of a batch.
 _JUDGING = 2
 _NODES = 3
 
@@ -56,7 +56,7 @@ def reference_conditions() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class OutputMeasurement:
-    """How the outputs of a version differ from float32's."""
+    """The differences between the outputs of a version and float32's."""
 
     rows: Mapping[int, np.ndarray]  #: for each batch that ran its number, and a row for each output
 
@@ -67,8 +67,9 @@ class OutputMeasurement:
         return pooled([self.rows[number] for number in numbers])
 
     def furthest(self) -> list[int]:
-        """The batches, those with the largest errors first: by the share of nonfinite numbers, then
-        by the sum of errors.
+        """Returns the batches, those with the largest errors first.
+
+        They are sorted by the share of nonfinite numbers, then by the sum of errors.
         """
 
         def badness(number: int) -> tuple[float, float]:
@@ -163,8 +164,9 @@ class Work:
         return False
 
     def yardstick(self, measured: OutputMeasurement, config: AmpConfig, scale: float) -> Yardstick:
-        """How much the batches with the largest errors may differ; a GraphError if float32 itself
-        differs each time.
+        """Measures how much the batches with the largest errors may differ.
+
+        Raises a GraphError if float32 itself differs each time.
         """
         numbers = measured.furthest()[: _judged(len(measured.rows))]
         noise: list[np.ndarray] = []
@@ -199,11 +201,12 @@ class Work:
         return [name for (_, name), one in found if one.distance > NO_TRUTH]
 
     def in_any_batch(self, yardstick: Yardstick, config: AmpConfig, scale: float) -> Yardstick:
-        """The yardstick with the largest error of the ideal program in any batch: one batch can
-        flatter the reference.
+        """Returns the yardstick with the ideal program's largest error in any batch.
 
-        A few numbers, such as a loss, may be near the truth in one batch, and far from it in
-        another: of these it is the error over all batches.
+        One batch can flatter the reference.
+
+        An output of few numbers, such as a loss, may be near the truth in one batch and far from it
+        in another, so its error over all batches is taken.
         """
         measured = self.measure_ideal(config, None, scale)
         batches = [measured.pooled([number]) for number in measured.rows]
@@ -218,8 +221,7 @@ class Work:
     def measure_ideal(
         self, config: AmpConfig, numbers: Sequence[int] | None, scale: float
     ) -> OutputMeasurement:
-        """The errors of the ideal mixed program: only products are on a list, and nothing is
-        forced.
+        """Measures the ideal mixed program: only products are on a list, and nothing is forced.
 
         Products that are kept in float32 by name stay so.
         """
@@ -270,8 +272,8 @@ class Work:
     ) -> Iterator[tuple[int, np.ndarray]]:
         """Runs a version and float32 alternately; yields the number of each batch and its rows.
 
-        The rest of the comparison takes about as long as ``later`` batches; unless that is zero,
-        the time that is left is told.
+        The rest of the comparison takes about as long as ``later`` batches. Unless that is zero,
+        the progress tells the time left.
         """
         chosen = numbers
         if chosen is None:
@@ -295,8 +297,8 @@ class Work:
         rows = []
         with context.eager_mode():  # which a program of TF1's has turned off
             for (kind, _), value, right in zip(self.names, found, truth, strict=True):
-                # Optimizers make large numbers of small ones: of updates each zero that is none in
-                # the truth counts.
+                # Optimizers make large numbers out of small ones, so in an update every zero counts
+                # that is not zero in the truth.
                 smallest = self.precision.smallest
                 if kind == UPDATE:
                     smallest = math.inf

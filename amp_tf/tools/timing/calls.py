@@ -75,7 +75,7 @@ def time(
 
 
 def _traced(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], None]:
-    """Returns what calls a new trace of a function, and waits until the results are there."""
+    """Traces a function anew; returns a function that calls it and waits for the results."""
     import numpy as np
     import tensorflow as tf
 

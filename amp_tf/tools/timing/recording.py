@@ -2,8 +2,8 @@
 
 A step of ``fit``, ``evaluate`` or ``predict`` is a batch. In a program without them it is a call of
 the ``tf.function`` or a run of the session that takes most of the time; it lasts from the end of
-the call before to its own end, so that it includes what a GPU has yet to compute and what the loop
-does between the calls.
+the call before to its own end, so that it includes work that a GPU has not finished, and the loop's
+own work between the calls.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from amp_tf.reporting import files, reports
 STEP = "_AMP_TF_STEP"  #: names the step to time; empty for the one that takes longest
 LEAST = 5  #: steps that a run needs after the first ones
 _FIRST = 3  # they trace, and fill caches
-_SECONDS = 5.0  # for which steps are recorded in a run
+_SECONDS = 5.0  # the least time over which a run records steps
 _TRAINS = ("fit", "train_on_batch")  # an evaluation beside them is not the program's step
 _MIB = 1024.0  # a MiB in units of /proc/self/status
 
 
 def start(_: str, folder: str) -> None:
-    """Records from now on, in the libraries that are imported; the answer is a file in the folder,
-    named after the process.
+    """Records from now on, in the libraries that are imported.
+
+    The answer is a file in the folder, named after the process.
     """
     if state.current().on_step is None:
         recorder = Recorder(Path(folder), os.environ.get(STEP, ""))
@@ -42,7 +43,7 @@ class _Steps:
 
     def __init__(self) -> None:
         self.ends: list[float] = []  #: of the calls, by ``time.perf_counter``
-        self.total = 0.0  #: of those that count
+        self.total = 0.0  #: of the steps that count
         self.ms: list[float] = []  #: of each step that counts
 
     def add(self, end: float, seconds: float, count: int) -> None:
@@ -115,8 +116,9 @@ def device() -> str:
 
 
 def peak_mib() -> float | None:
-    """Returns the most memory that was in use so far, in MiB: of the fullest GPU, or else of this
-    process; ``None`` where the system does not tell.
+    """Returns the most memory that was in use so far, in MiB.
+
+    It is that of the fullest GPU, or else of this process; ``None`` where the system does not tell.
     """
     import tensorflow as tf
 

@@ -1,9 +1,9 @@
 """Runs a program with amp_tf and without it in turns, and judges by the ratios of the rounds.
 
 In each round both ways run once, one after the other, in alternating order, so that slow changes of
-the machine cancel. The ratio of a round is that of the medians of its steps. Rounds follow until
-the standard error of the mean ratio, which is taken of logarithms, is below 3 % and tells whether
-amp_tf is faster by Student's t.
+the machine cancel. The ratio of a round is that of the medians of its steps. Rounds go on until the
+geometric mean of the ratios has a standard error below 3 %, and Student's t tells whether amp_tf is
+faster.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from amp_tf.tools.progress import Progress, during, silent
 
 LEAST_ROUNDS = 3
 _PRECISE = 0.03  # the standard error, of the ratio
-_SAME = 0.05  # a difference that is not worth further rounds, of the ratio
+_SAME = 0.05  # of the ratio: a smaller difference is not worth further rounds
 #: Student's t for 95 %, two-sided, by degrees of freedom from 1; then the last one
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.2)
 _MINUTE = 60.0
@@ -43,10 +43,10 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """How many times as fast the program is with amp_tf, by some rounds."""
+    """The result of some rounds: how many times as fast the program is with amp_tf."""
 
     speedup: float  #: the geometric mean of the rounds' ratios
-    error: float  #: its standard error, in times
+    error: float  #: the standard error of ``speedup``
     rounds: int
 
     @classmethod

@@ -1,5 +1,7 @@
-"""The goal of a tuning, which is by how much a metric may be worse than in float32, and its result:
-the patterns, and the sets that were tried.
+"""The goal of a tuning, and its result.
+
+The goal says by how much a metric may be worse than in float32. The result is the patterns, with
+the sets that were tried.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ class Goal:
     is_loss: bool  #: whether a larger value is worse
 
     def limit(self, float32: Sequence[float]) -> float:
-        """Returns the worst value that is good. Runs in float32 differ by chance, and the worst
-        counts; without any, all values are good.
+        """Returns the worst value that is good.
+
+        Runs in float32 differ by chance, and the worst counts. Without any, all values are good.
         """
         if self.is_loss:
             return max(float32, default=math.inf) + self.most
@@ -99,14 +102,14 @@ class Trade:
     is_good: bool  #: whether its metric is good
 
     def line(self, width: int) -> str:
-        """Returns its line of a table whose column for the metric has a width."""
+        """Returns its line of a table; ``width`` is that of the column for the metric."""
         share = "?"
         if self.outcome.share is not None:
             share = f"{self.outcome.share:.1%}"
         step = "?"
         if self.outcome.step_ms is not None:
             step = f"{self.outcome.step_ms:.1f} ms"
-        kept = some(self.kept, 2) or "nothing"
+        kept = some(self.kept) or "nothing"
         if not self.is_good:
             kept += " (not good)"
         return f"  {share:>7} {_number(self.outcome.value):>{width}} {step:>10}  {kept}"
@@ -125,7 +128,7 @@ class Tuned:
     chosen: Outcome | None  #: the outcome with the patterns
     trades: tuple[Trade, ...]  #: all sets that were tried, in their order
     runs: int  #: how many there were
-    proof: str  #: what is known of the patterns beyond that they suffice, for people
+    proof: str  #: whether fewer patterns would suffice, for people
     made: str = ""  #: what was tuned: the precision, the device and TensorFlow's version
     #: of some patterns, what a comparison of one step found there, for people
     why: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -144,9 +147,13 @@ class Tuned:
         work = ""
         if self.chosen.share is not None:
             work = f", {self.chosen.share:.1%} of matmul and convolution work in 16 bit"
-        end = f"; {self.proof}):" if count else ")."
-        told = f"{name} {_number(self.chosen.value)}{work} ({self.runs} runs{end}"
-        lines.append(f"{stays} in float32: {told}")
+        runs = f"{self.runs} runs"
+        stop = "."
+        if count:  # the patterns follow
+            runs += f"; {self.proof}"
+            stop = ":"
+        value = _number(self.chosen.value)
+        lines.append(f"{stays} in float32: {name} {value}{work} ({runs}){stop}")
         lines += [f"  {pattern}" for pattern in self.patterns]
         lines += ["What was tried:", f"  {'16 bit':>7} {name:>12} {'step':>10}  in float32"]
         lines += [trade.line(max(12, len(name))) for trade in self.trades]

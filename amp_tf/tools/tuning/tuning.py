@@ -1,10 +1,12 @@
-"""Tunes in this order: float32, its noise, amp_tf without 16 bit, all in 16 bit, the comparison of
-one step, the search.
+"""Tunes a program, in a fixed order.
+
+First come float32, its noise, and amp_tf without 16 bit. Then all is in 16 bit, one step is
+compared, and the search begins.
 
 Runs are kept in a folder beside the file of patterns, so that a tuning that was interrupted goes on
 where it was. Each file is written whole or not at all, and each run is a line of its own: what
-``kill -9`` cuts off is the last run. A run that failed is not kept: what it lacked may be there the
-next time, and its last words may hold a secret.
+``kill -9`` cuts off is the last run. A run that failed is not kept: the reason may be gone the next
+time, and its output may hold a secret.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ class Tuning:
     def __post_init__(self) -> None:
         self._trades: dict[str, Trade] = {}
         self._limit = self.goal.limit(())
-        self._seconds = 0.0  #: that the last run with something in 16 bit took
+        self._seconds = 0.0  #: the time of the last run with something in 16 bit
 
     def for_accuracy(self) -> Tuned:
         """Finds a small part of the model that suffices in float32.
@@ -134,8 +136,9 @@ class Tuning:
         return comparison
 
     def _measure_float32(self) -> tuple[float, ...]:
-        """Measures the metric in float32, twice, and sets the limit; checks that amp_tf alone
-        changes nothing.
+        """Measures the metric in float32, twice, and sets the limit.
+
+        It also checks that amp_tf alone changes nothing.
         """
         values = []
         for number in (1, 2):
@@ -175,7 +178,7 @@ class Tuning:
     def _try(self, items: Items) -> Outcome:
         patterns = patterns_of(items)
         run = run_of(patterns)
-        names = some([item.name for item in items], 2) or "nothing"
+        names = some([item.name for item in items]) or "nothing"
         outcome = self._once(run, Way.MIXED, patterns, names)
         self._trades[run] = Trade(patterns, outcome, self._is_good(outcome))
         return outcome
@@ -202,8 +205,9 @@ class Tuning:
         return outcome
 
     def _left(self, number: int) -> str:
-        """Tells how long a run and those after it may take, by the one before; empty before the
-        first in 16 bit.
+        """Tells how long this run and the later ones may take.
+
+        It is judged by the last run in 16 bit, and empty if there was none.
         """
         if not self._seconds:
             return ""
@@ -293,7 +297,7 @@ class Journal:
         self.write(_HEAD, now)
 
     def add(self, run: str, outcome: Outcome, *, is_fact: bool = True) -> None:
-        """Keeps the outcome of a run; one that is no fact only as long as this process tunes."""
+        """Keeps the outcome of a run; without ``is_fact`` only as long as this process lives."""
         self.runs[run] = dataclasses.replace(outcome, report=None)
         row = {"run": run, **dataclasses.asdict(self.runs[run])}
         del row["report"]

@@ -1,0 +1,98 @@
+"""Reads the options and files of subcommands: settings, devices, batch sizes, models and arrays."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from amp_tf.config import AmpConfig
+from amp_tf.errors import AmpError, GraphError
+from amp_tf.files import open_regular
+from amp_tf.offline import reading
+from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
+from amp_tf.reporting import files
+from amp_tf.values import read_batch, read_patterns
+
+
+def batch_of(args: argparse.Namespace) -> Any:
+    """Reads the batch sizes of ``--batch``; returns ``None`` where it is not given."""
+    if args.batch is None:
+        return None
+    return read_batch(args.batch, "--batch")
+
+
+def read_config(args: argparse.Namespace) -> AmpConfig:
+    """Returns the environment's settings, changed by the options.
+
+    Patterns are added to those of the environment; other settings are replaced.
+    """
+    replaced = {}
+    for field in ("precision", "target"):
+        value = getattr(args, field, None)
+        if value is not None:
+            replaced[field] = value
+    config = AmpConfig.from_env(without=list(replaced))
+    patterns = list(config.keep_float32)
+    for text in args.keep_float32:
+        patterns += read_patterns(text, "keep_float32")
+    return dataclasses.replace(config, keep_float32=tuple(patterns), **replaced)
+
+
+def hardware_for(config: AmpConfig) -> Hardware:
+    """Returns the devices to rewrite for.
+
+    They are any current GPU for ``--target gpu``, else this machine's CPU.
+    """
+    if config.target == "gpu":
+        return Hardware((MIN_COMPUTE_CAPABILITY,))
+    return Hardware.detect_cpu()
+
+
+def load_signature(source: str, name: str) -> tuple[Any, Any]:
+    """Loads a model from disk.
+
+    Returns the model, which keeps its variables alive, and one of its signatures.
+
+    Raises:
+        FileError: there is no model, or a damaged one.
+        GraphError: it has no such signature.
+    """
+    with reading.saved_model_of(source) as folder:
+        reading.read_saved_model(folder)  # which says what is wrong with it
+        import tensorflow as tf
+
+        model = tf.saved_model.load(str(folder))
+    if name not in model.signatures:
+        fix = "Save the model with signatures, as model.export does"
+        if model.signatures:
+            fix = f"Choose with --signature: {', '.join(model.signatures)}"
+        raise GraphError(f"the model has no signature {name!r}", where=source, fix=fix)
+    return model, model.signatures[name]
+
+
+def read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
+    """Reads the arrays of a ``.npz`` file, one for each argument of a signature.
+
+    Raises:
+        AmpError: the file has other arrays, or is damaged.
+    """
+    fix = f"Write it with numpy.savez('inputs.npz', {', '.join(f'{name}=…' for name in wanted)})"
+    if Path(path).is_file():
+        files.check_unpacked(path)
+    try:
+        with open_regular(path) as opened, np.load(opened, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("it holds one array, without a name")
+            arrays = {name: file[name] for name in file.files}
+    except Exception as error:  # empty, cut off, damaged, or of a size that it has not
+        why = getattr(error, "strerror", None) or error
+        raise AmpError(f"cannot be read ({why})", where=path, fix=fix) from None
+    if sorted(arrays) != sorted(wanted):
+        given = ", ".join(sorted(arrays)) or "none"
+        what = f"expected the arrays {', '.join(sorted(wanted))}, got {given}"
+        raise AmpError(what, where=path, fix=fix)
+    return arrays

@@ -1,0 +1,158 @@
+"""Parts that the public classes share: methods, delegation to the inner optimizer, and files."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from amp_tf.loss_scaling.ledger import Status
+from amp_tf.loss_scaling.scaler import Scaler
+from amp_tf.loss_scaling.schedule import DynamicScale, Schedule
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def without_autograph(method: _Method) -> _Method:
+    """Marks a method that a traced step calls: AutoGraph leaves it, and all that it calls, alone.
+
+    Otherwise it would rewrite them, and warn where it cannot.
+    """
+    marked: _Method = tf.autograph.experimental.do_not_convert(method)
+    return marked
+
+
+class StateMethods:
+    """Methods that show and set the state of a :class:`Scaler`."""
+
+    _scaler: Scaler
+
+    @property
+    def loss_scale(self) -> Any:
+        """The scale now, a float32 variable.
+
+        Assigning a number takes effect at the next step, also in traced ones; in a TF1 graph in the
+        default session. A number outside the range of scales, 2**-126 to 2**127, is a ConfigError.
+        """
+        return self._scaler.memory.scale
+
+    @loss_scale.setter
+    def loss_scale(self, value: float) -> None:
+        self._scaler.memory.assign_scale(value)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The settings of the scale; fixed, because traced steps hold them."""
+        return self._scaler.schedule
+
+    @property
+    def dynamic(self) -> bool:
+        """Tells whether the scale moves."""
+        return isinstance(self.schedule, DynamicScale)
+
+    def status(self, session: Any = None) -> Status:
+        """The state as Python numbers, in a TF1 graph by its session.
+
+        Waits for the device: not for traced steps.
+        """
+        return self._scaler.memory.status(
+            self.schedule, self._scaler.nonfinite_variables.names(), session
+        )
+
+
+class ScalingMethods(StateMethods):
+    """Methods that scale and unscale, in place of those of the library's class."""
+
+    def __dir__(self) -> Iterable[str]:
+        # Keras' saving walks dir(): the inner optimizer's state is saved once, in this one's place.
+        return sorted(set(super().__dir__()) - {"inner_optimizer", "_optimizer", "_trackable"})
+
+    @without_autograph
+    def scale_loss(self, loss: Any) -> Any:
+        """Returns the loss times the scale, which the tape, or ``tf.gradients``, differentiates.
+
+        It is a floating-point tensor of any shape, or a nest of them; the result is float32
+        (float64 where it was).
+        """
+        return self._scaler.scale(loss)
+
+    @without_autograph
+    def get_scaled_loss(self, loss: Any) -> Any:
+        """Scales a loss for loops that call :meth:`get_unscaled_gradients`, as with tf_keras.
+
+        It may be a callable without arguments that returns one; the result is then a callable too.
+        """
+        if callable(loss):
+            return lambda: self._scaler.scale(loss(), divides_in_step=False)
+        return self._scaler.scale(loss, divides_in_step=False)
+
+    @without_autograph
+    def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
+        """Divides tensors, ``tf.IndexedSlices`` or ``None`` by the scale.
+
+        ``apply_gradients`` takes the results unchanged.
+        """
+        return self._scaler.unscale_for_loop(grads)
+
+
+def accepted(method: Callable[..., Any], **keywords: Any) -> dict[str, Any]:
+    """Selects the keyword arguments that a method takes.
+
+    A user's class may leave out some of its base class's, or reorder them.
+    """
+    parameters = inspect.signature(method).parameters
+    kinds = [parameter.kind for parameter in parameters.values()]
+    if inspect.Parameter.VAR_KEYWORD in kinds:
+        return keywords
+    return {name: value for name, value in keywords.items() if name in parameters}
+
+
+class InnerSettings:
+    """Delegates attributes that the wrapper lacks, such as momentum, to the inner optimizer."""
+
+    _inner = "inner_optimizer"  #: the attribute that holds that optimizer
+    #: its settings alone, although the library's wrapper has such attributes
+    _of_inner: frozenset[str] = frozenset()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or self._inner not in self.__dict__:
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        return getattr(self.__dict__[self._inner], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        is_own = name.startswith("_") or name in self.__dict__ or hasattr(type(self), name)
+        inner = None
+        if "_scaler" in self.__dict__:  # else it is still being made
+            inner = self.__dict__.get(self._inner)
+        if inner is not None and (name in self._of_inner or (not is_own and hasattr(inner, name))):
+            setattr(inner, name, value)
+        else:
+            super().__setattr__(name, value)
+
+
+class SavedScale:
+    """The part of a ``.keras`` or ``.weights.h5`` file that holds the scale and its counters.
+
+    Mixed in front of the library's ``losses.Loss``, because Keras saves children of only four known
+    kinds. It is a child of its own, so that a float32 run can load the optimizer's group.
+    """
+
+    def __init__(self, variables: Callable[[], Mapping[str, Any]]) -> None:
+        super().__init__(name="loss_scale_state")  # type: ignore[call-arg]
+        self._read_variables = variables
+
+    def save_own_variables(self, store: Any) -> None:
+        """Called by the library when it saves."""
+        for name, variable in self._read_variables().items():
+            store[name] = variable.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        """Called by the library when it loads.
+
+        A file of a run without loss scaling has no entries here.
+        """
+        for name, variable in self._read_variables().items():
+            if name in store.keys():  # noqa: SIM118 - the store has keys() but is no mapping
+                variable.assign(store[name][()])
