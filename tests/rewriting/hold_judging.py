@@ -9,7 +9,7 @@ from unittest import mock
 
 import amp_tf
 from amp_tf.rewriting import holding
-from tests.truth.fuzzing.graphs import GraphDef, ProgramGraph
+from tests.truth.fuzzing.graphs import ProgramGraph
 from tests.truth.fuzzing.programs import random_program
 
 PRECISIONS = ("bfloat16", "float16")
@@ -48,5 +48,5 @@ def judge(seeds: Sequence[int], is_lowered: bool) -> Iterator[Held]:
             yield Held(seed, precision, waiting, problem)
 
 
-def _waits(graph: GraphDef) -> int:
+def _waits(graph):
     return sum(name.startswith("^") for node in graph.node for name in node.input)
