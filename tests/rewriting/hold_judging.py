@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from unittest import mock
 
@@ -28,7 +27,7 @@ class Held(NamedTuple):
     problem: str
 
 
-def judge(seeds: Sequence[int], is_lowered: bool) -> Iterator[Held]:
+def judge(seeds, is_lowered):
     """The verdicts on the programs of these seeds, which are one graph."""
     graph = ProgramGraph([random_program(seed) for seed in seeds], seeds, is_lowered)
     for precision in PRECISIONS:
@@ -38,7 +37,7 @@ def judge(seeds: Sequence[int], is_lowered: bool) -> Iterator[Held]:
             memory = graph.rewritten(dataclasses.replace(config, goal="memory"))
         expected = graph.run(speed)
         values = graph.run(memory)
-        wrong: dict[int, list[str]] = {}
+        wrong = {}
         for (program, name), value in values.items():
             if value.tobytes() != expected[program, name].tobytes():
                 wrong.setdefault(program, []).append(name)
