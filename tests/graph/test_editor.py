@@ -64,7 +64,8 @@ def test_library_and_versions_stay_as_they_are():
     after = editor.apply_to_graph(before, ["x", "r"], Edits(waits=(Wait(1, 0),)))
     assert list(after.node[1].input) == ["x", "^x"]
     assert list(before.node[1].input) == ["x"]
-    assert (after.library, after.versions) == (before.library, before.versions)
+    assert after.library == before.library
+    assert after.versions == before.versions
     assert editor.apply_to_graph(before, ["x", "r"], NO_EDITS) == before
 
 

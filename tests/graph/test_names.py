@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from amp_tf.graph import names as layers
@@ -48,13 +46,13 @@ LOOP_BACK = (
 
 
 @pytest.fixture(autouse=True)
-def empty() -> Iterator[None]:
+def empty():
     recorded.forget()
     yield
     recorded.forget()
 
 
-def record(known: dict[str, tuple[str, str]] = KERAS_3) -> None:
+def record(known=KERAS_3):
     for scope, (path, names) in known.items():
         recorded.record(scope, KerasLayer(path, tuple(names.split())))
 
@@ -83,9 +81,7 @@ def record(known: dict[str, tuple[str, str]] = KERAS_3) -> None:
         ("IteratorGetNext", ""),
     ],
 )
-def test_a_node_belongs_to_the_innermost_layer_whose_scope_it_was_made_in(
-    name: str, path: str
-) -> None:
+def test_a_node_belongs_to_the_innermost_layer_whose_scope_it_was_made_in(name, path):
     record()
     assert path_of(name) == path
 
@@ -93,7 +89,7 @@ def test_a_node_belongs_to_the_innermost_layer_whose_scope_it_was_made_in(
 @pytest.mark.parametrize(
     "name", ["net/dense/MatMul", "net_1/dense_1/MatMul", "gradients/net/dense_7/MatMul_grad/MatMul"]
 )
-def test_without_a_record_a_number_at_the_end_of_a_scope_may_be_tensorflows(name: str) -> None:
+def test_without_a_record_a_number_at_the_end_of_a_scope_may_be_tensorflows(name):
     assert matcher("layer:dense")(name)
     assert matcher("layer:net/dense")(name)
     assert not matcher("layer:den")(name)
@@ -101,9 +97,7 @@ def test_without_a_record_a_number_at_the_end_of_a_scope_may_be_tensorflows(name
     assert not matcher("layer:dense/dense")(name)
 
 
-def test_a_pattern_for_a_node_is_for_that_one_wherever_it_is_inlined_and_however_it_is_split() -> (
-    None
-):
+def test_a_pattern_for_a_node_is_for_that_one_wherever_it_is_inlined_and_however_it_is_split():
     is_for = matcher("node: net/dense/MatMul ")
     for name in ("", "StatefulPartitionedCall/", "PartitionedCall/StatefulPartitionedCall_1/"):
         assert is_for(f"{name}net/dense/MatMul")
@@ -119,7 +113,7 @@ def test_a_pattern_for_a_node_is_for_that_one_wherever_it_is_inlined_and_however
     assert not matcher("node:a.b/c")("axb/c")
 
 
-def test_the_pattern_for_a_scope_is_not_for_another_one_with_a_number() -> None:
+def test_the_pattern_for_a_scope_is_not_for_another_one_with_a_number():
     for scope in ("m/dense", "m/dense_1", "m-2/a.b"):
         is_for = matcher(scope_pattern(scope))
         assert is_for(f"{scope}/MatMul")
@@ -129,20 +123,20 @@ def test_the_pattern_for_a_scope_is_not_for_another_one_with_a_number() -> None:
         assert not is_for(f"{scope}s/MatMul")
 
 
-def test_of_many_patterns_that_match_nothing_a_few_are_told_and_how_many_more() -> None:
+def test_of_many_patterns_that_match_nothing_a_few_are_told_and_how_many_more():
     told = describe_unmatched([f"node:{number}" for number in range(20_000)], ["MatMul"])
     assert told.startswith("node:0, node:1, ")
     assert told.endswith("node:9, and 19,990 more")
 
 
-def test_a_scope_that_two_graphs_give_to_two_layers_is_found_by_both() -> None:
+def test_a_scope_that_two_graphs_give_to_two_layers_is_found_by_both():
     record()
     recorded.record("net_1/dense_1", KerasLayer("dense_1", ("net", "dense_1")))
     assert matcher("layer:dense")("net_1/dense_1/MatMul")
     assert matcher("layer:dense_1")("net_1/dense_1/MatMul")
 
 
-def test_the_record_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_is_bounded(monkeypatch):
     monkeypatch.setattr(layers, "_MOST", 3)
     record()
     assert recorded.paths() == ["shared", "lstm", "lstm/lstm_cell"]
@@ -160,7 +154,7 @@ SHARED = (
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_a_layer_may_have_the_name_of_a_loop_a_branch_or_a_gradient(name: str) -> None:
+def test_a_layer_may_have_the_name_of_a_loop_a_branch_or_a_gradient(name):
     recorded.record("net_1", KerasLayer("net", ("net",)))
     recorded.record(
         f"net_1/{name}_1", KerasLayer(name, ("net", name))
@@ -178,7 +172,7 @@ def test_a_layer_may_have_the_name_of_a_loop_a_branch_or_a_gradient(name: str) -
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_such_a_layer_is_told_from_the_scopes_of_tensorflow_around_it(name: str) -> None:
+def test_such_a_layer_is_told_from_the_scopes_of_tensorflow_around_it(name):
     recorded.record("net", KerasLayer("net", ("net",)))
     recorded.record(f"net/{name}", KerasLayer(name, ("net", name)))
     recorded.record(f"net/{name}/while/cell", KerasLayer(f"{name}/cell", ("net", name, "cell")))
@@ -193,7 +187,7 @@ def test_such_a_layer_is_told_from_the_scopes_of_tensorflow_around_it(name: str)
 
 
 @pytest.mark.parametrize("name", ["body", "then", "else", "gradients", "branch0"])
-def test_a_layer_of_a_file_is_told_by_its_place_where_that_tells(name: str) -> None:
+def test_a_layer_of_a_file_is_told_by_its_place_where_that_tells(name):
     assert scope_of(f"StatefulPartitionedCall/net/{name}/MatMul") == f"net/{name}"
     assert scope_of(
         f"StatefulPartitionedCall/net/{name}/cond/{name}/_7/net/{name}/cond/MatMul"
@@ -203,14 +197,14 @@ def test_a_layer_of_a_file_is_told_by_its_place_where_that_tells(name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["while", "cond"])
-def test_a_scope_of_a_file_that_may_be_a_layers_or_a_loops_is_found_as_both(name: str) -> None:
+def test_a_scope_of_a_file_that_may_be_a_layers_or_a_loops_is_found_as_both(name):
     assert matcher(f"layer:net/{name}")(f"net/{name}/MatMul")
     assert matcher("layer:net/cell")(f"net/{name}/cell/MatMul")
     assert not matcher(f"layer:net/{name}")(f"net/{name}/body/_4/net/cell/MatMul")
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
-def test_what_matched_nothing_is_told_with_the_closest_layer(is_recorded: bool) -> None:
+def test_what_matched_nothing_is_told_with_the_closest_layer(is_recorded):
     if is_recorded:
         record()
     told = describe_unmatched(
@@ -228,9 +222,7 @@ def test_what_matched_nothing_is_told_with_the_closest_layer(is_recorded: bool) 
         ("model/encoder/heda", ["model/encoder/head"]),
     ],
 )
-def test_a_misspelt_layer_is_compared_with_the_names_of_paths_and_with_whole_paths(
-    asked: str, meant: list[str]
-) -> None:
+def test_a_misspelt_layer_is_compared_with_the_names_of_paths_and_with_whole_paths(asked, meant):
     paths = ["model/encoder/attention", "model/encoder/head", "model/price"]
     assert closest_layers(asked, paths)[:1] == meant
 
@@ -250,17 +242,17 @@ def test_a_misspelt_layer_is_compared_with_the_names_of_paths_and_with_whole_pat
         ("m/rnn/while/body/_3/m/rnn/cell/MatMul", "m/rnn/cell", True),
     ],
 )
-def test_a_layer_has_its_own_nodes_and_their_gradients(name: str, path: str, belongs: bool) -> None:
+def test_a_layer_has_its_own_nodes_and_their_gradients(name, path, belongs):
     assert is_within(name, path) is belongs
 
 
-def test_gradients_are_known_by_their_scope() -> None:
+def test_gradients_are_known_by_their_scope():
     assert is_gradient("StatefulPartitionedCall/gradient_tape/m/dense/MatMul/MatMul")
     assert is_gradient("gradients_1/m/dense/MatMul_grad/MatMul")
     assert not is_gradient("m/gradient_penalty/MatMul")
 
 
-def test_a_name_is_made_once_and_is_nobodys() -> None:
+def test_a_name_is_made_once_and_is_nobodys():
     names = FreshNames(["x-0-Fold", "y"], "Fold")
     assert [names.make("x"), names.make("x"), names.make("y")] == [
         "x-1-Fold",

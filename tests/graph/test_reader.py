@@ -18,14 +18,13 @@ def read(text, *functions):
 
 def edges(view):
     """(source:port, reader, number of the reader's input) of each edge."""
-    rows = zip(
-        view.edges.src_node,
-        view.edges.src_port,
-        view.edges.dst_node,
-        view.edges.dst_position,
-        strict=True,
-    )
-    return [(f"{view.names[a]}:{port}", view.names[b], position) for a, port, b, position in rows]
+    ends = view.edges
+    found = []
+    for source, port, reader, position in zip(
+        ends.src_node, ends.src_port, ends.dst_node, ends.dst_position, strict=True
+    ):
+        found.append((f"{view.names[source]}:{port}", view.names[reader], position))
+    return found
 
 
 def test_a_graph_becomes_names_ops_devices_types_and_edges():
@@ -62,46 +61,45 @@ def test_reading_leaves_the_graph_as_it_was():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x = Placeholder()\nx = Placeholder()", "node 'x': two nodes have this name" + BROKEN),
-        ("r = Relu(x)", "node 'r': input 0 is 'x', which is not a tensor of this graph" + BROKEN),
+        ("x = Placeholder()\nx = Placeholder()", "node 'x': two nodes have this name"),
+        ("r = Relu(x)", "node 'r': input 0 is 'x', which is not a tensor of this graph"),
         (
             "x = Placeholder()\nm = MatMul(x, x:)",
-            "node 'm': input 1 is 'x:', which is not a tensor of this graph" + BROKEN,
+            "node 'm': input 1 is 'x:', which is not a tensor of this graph",
         ),
         (
             "x = Placeholder()\nr = Relu(x:one)",
-            "node 'r': input 0 is 'x:one', which is not a tensor of this graph" + BROKEN,
+            "node 'r': input 0 is 'x:one', which is not a tensor of this graph",
         ),
         (
             "x = Placeholder()\nr = Relu(x:1)",
-            "node 'r': reads port 1 of 'x', which has 1 output(s)" + BROKEN,
+            "node 'r': reads port 1 of 'x', which has 1 output(s)",
         ),
         (
             "n = NoOp()\nr = Relu(n)",
-            "node 'r': reads port 0 of 'n', which has 0 output(s)" + BROKEN,
+            "node 'r': reads port 0 of 'n', which has 0 output(s)",
         ),
         (
             "x = Placeholder()\nm = MatMul(x, x, x)",
-            "node 'm': MatMul expects 2 data input(s) and has 3" + BROKEN,
+            "node 'm': MatMul expects 2 data input(s) and has 3",
         ),
-        ("m = MatMul()", "node 'm': MatMul expects 2 data input(s) and has 0" + BROKEN),
-        ("n = NoOp() ^x", "node 'n': control input '^x' names no node of this graph" + BROKEN),
+        ("m = MatMul()", "node 'm': MatMul expects 2 data input(s) and has 0"),
+        ("n = NoOp() ^x", "node 'n': control input '^x' names no node of this graph"),
         (
             "x = Placeholder()\nr = Relu(x, ^x, x)",
-            "node 'r': data input 'x' comes after a control input" + BROKEN,
+            "node 'r': data input 'x' comes after a control input",
         ),
         (
             "x = Placeholder()\nr = Relu(x) T=float16",
-            "node 'r': input 0 expects float16 and gets float32 from 'x'" + BROKEN,
+            "node 'r': input 0 expects float16 and gets float32 from 'x'",
         ),
         (
             "x = Placeholder()\nm = MatMul(x, c)\nc = Cast(x) SrcT=float32 DstT=bfloat16",
-            "node 'm': input 1 expects float32 and gets bfloat16 from 'c'" + BROKEN,
+            "node 'm': input 1 expects float32 and gets bfloat16 from 'c'",
         ),
         (
             "a = _Arg() T=float32_ref index=0",
-            "node 'a': type attribute T is float32_ref, expected a type that is not a reference"
-            + BROKEN,
+            "node 'a': type attribute T is float32_ref, expected a type that is not a reference",
         ),
         (
             "o = Frobnicate()",
@@ -119,6 +117,8 @@ def test_reading_leaves_the_graph_as_it_was():
 def test_a_broken_graph_is_refused_with_the_place(text, message):
     with pytest.raises(GraphError) as caught:
         read(text)
+    if not message.endswith("."):
+        message += BROKEN
     assert str(caught.value) == message
 
 
@@ -127,7 +127,7 @@ def test_a_missing_type_is_refused():
     del made.node[0].attr["dtype"]
     with pytest.raises(GraphError) as caught:
         read_graph(made, Templates())
-    assert str(caught.value) == "node 'x': type attribute dtype is missing" + BROKEN
+    assert str(caught.value) == f"node 'x': type attribute dtype is missing{BROKEN}"
 
 
 FUNCTION = """

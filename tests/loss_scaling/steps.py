@@ -29,14 +29,36 @@ accumulates_gradients = pytest.mark.skipif(
 )
 
 
-def variables(dtype="float32"):
-    rng = np.random.RandomState(7)
-    return [keras.Variable(rng.randn(*shape), dtype=dtype) for shape in ((3,), (2, 2), ())]
+FAMILIES = {
+    "keras": keras.optimizers,
+    "tf_keras": tf_keras.optimizers,
+    "legacy": tf_keras.optimizers.legacy,
+}
+by_families = pytest.mark.parametrize("family", FAMILIES)
+eager_and_traced = pytest.mark.parametrize("mode", MODES[:2])
 
 
-def gradients(seed, dtype="float32"):
+def in_mode(step, mode):
+    """Returns the step as it runs in one of the modes."""
+    if mode == "eager":
+        return step
+    return tf.function(step, jit_compile=mode == "xla")
+
+
+def gradients(seed):
     rng = np.random.RandomState(seed)
-    return [np.asarray(rng.randn(*shape)).astype(dtype) for shape in ((3,), (2, 2), ())]
+    return [np.asarray(rng.randn(*shape), "float32") for shape in ((3,), (2, 2), ())]
+
+
+def variables(dtype="float32"):
+    return [keras.Variable(value, dtype=dtype) for value in gradients(7)]
+
+
+def sgd_of(weights, *scale, rate=0.5, **settings):
+    """Returns a wrapped SGD of Keras 3 that knows its weights."""
+    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(rate), *scale, **settings)
+    optimizer.build(weights)
+    return optimizer
 
 
 def poisoned(grads, position, value):
@@ -45,36 +67,26 @@ def poisoned(grads, position, value):
     return grads
 
 
-def scaled(optimizer, grads):
-    """Returns the gradients that a tape gives for a loss that was scaled by this optimizer."""
-    scale = np.float32(optimizer.scale_loss(tf.constant(1.0)))
-    return [g * scale.astype(g.dtype) for g in grads]
-
-
 def make_step(optimizer, weights, mode="function"):
     """A step on a loss whose gradients are the arguments, scaled as a training step scales it."""
+    tensors = [weight.value for weight in weights]
 
     def step(*grads):
         with tf.GradientTape() as tape:
-            tape.watch([w.value for w in weights])
-            loss = tf.add_n(
-                [
-                    tf.reduce_sum(w.value * tf.cast(g, w.dtype))
-                    for w, g in zip(weights, grads, strict=True)
-                ]
-            )
-            loss = optimizer.scale_loss(loss)
-        optimizer.apply_gradients(
-            zip(tape.gradient(loss, [w.value for w in weights]), weights, strict=True)
-        )
+            tape.watch(tensors)
+            terms = []
+            for tensor, grad in zip(tensors, grads, strict=True):
+                terms.append(tf.reduce_sum(tensor * tf.cast(grad, tensor.dtype)))
+            loss = optimizer.scale_loss(tf.add_n(terms))
+        optimizer.apply_gradients(zip(tape.gradient(loss, tensors), weights, strict=True))
 
-    return step if mode == "eager" else tf.function(step, jit_compile=mode == "xla")
+    return in_mode(step, mode)
 
 
 def values(optimizer, weights):
     """Weights and all variables of the (inner) optimizer, as copies."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    return [w.numpy().copy() for w in weights] + [v.numpy().copy() for v in inner.variables]
+    return [variable.numpy().copy() for variable in (*weights, *inner.variables)]
 
 
 def assert_same(actual, expected):
@@ -83,14 +95,14 @@ def assert_same(actual, expected):
         np.testing.assert_array_equal(a, b)
 
 
-def run(make_optimizer, trace, mode="function", dtype="float32", wrapped=True, **settings):
+def run(make_optimizer, trace, mode="function", wrapped=True, **settings):
     """Trains on the gradients of a trace; returns the optimizer and its values."""
-    weights = variables(dtype)
+    weights = variables()
     optimizer = make_optimizer()
     if wrapped:
         optimizer = amp_tf.LossScaleOptimizer(optimizer, **settings)
     optimizer.build(weights)
     step = make_step(optimizer, weights, mode)
     for grads in trace:
-        step(*[tf.constant(g) for g in grads])
+        step(*grads)
     return optimizer, values(optimizer, weights)

@@ -22,15 +22,9 @@ def make_model(library, **settings):
 
 
 def fit_until_it_is_told(model, x, y):
+    monitor = LossScaleMonitor(max_skips=3, every=1)
     with pytest.raises(LossScaleError) as error:
-        model.fit(
-            x,
-            y,
-            batch_size=8,
-            epochs=5,
-            verbose=0,
-            callbacks=[LossScaleMonitor(max_skips=3, every=1)],
-        )
+        model.fit(x, y, batch_size=8, epochs=5, verbose=0, callbacks=[monitor])
     return str(error.value)
 
 
@@ -57,61 +51,53 @@ def test_a_norm_that_overflows_is_told_from_gradients_that_do():
     optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.1, global_clipnorm=1.0), 1.0)
     weight = keras.Variable([1.0, 1.0])
     optimizer.build([weight])
-    step = tf.function(
-        lambda g: (optimizer.scale_loss(weight.value), optimizer.apply([g], [weight]))
-    )
-    step(tf.constant([3e30, 3e30]))
-    assert optimizer.status().cause is Cause.SUM
-    step(tf.constant([np.inf, 1.0]))
-    assert optimizer.status().cause is Cause.OVERFLOW
+    for gradient, cause in (([3e30, 3e30], Cause.SUM), ([np.inf, 1.0], Cause.OVERFLOW)):
+        optimizer.scale_loss(weight.value)
+        optimizer.apply([tf.constant(gradient)], [weight])
+        assert optimizer.status().cause is cause
+
+
+def step_of(scaler, weight):
+    """A step on the weighted sum of what it is given."""
+
+    def step(x):
+        loss = scaler.scale(tf.reduce_sum(weight * x))
+        scaler.step(weight.assign_sub, scaler.unscale(tf.gradients(loss, weight)[0]))
+
+    return step
 
 
 @pytest.mark.parametrize("jit", [False, True])
 def test_a_loop_of_its_own_is_told_the_same(jit):
     scaler = amp_tf.LossScaler(8.0)
-    weight = tf.Variable(1.0)
-
-    @tf.function(jit_compile=jit)
-    def step(x):
-        loss = scaler.scale(tf.reduce_sum(weight * x))
-        scaler.step(weight.assign_sub, scaler.unscale(tf.gradients(loss, weight)[0]))
-
-    causes = []
+    step = tf.function(step_of(scaler, tf.Variable(1.0)), jit_compile=jit)
     for value in (np.nan, np.inf, 1.0):
         step(tf.constant([value, 1.0]))
-        causes.append(scaler.status().last_cause)
-    assert causes == [Cause.DATA] * 3  # the last one remembers why the step before it was skipped
+        # The last one remembers why the step before it was skipped.
+        assert scaler.status().last_cause is Cause.DATA
 
 
 def test_the_data_of_a_traced_loop_over_a_dataset_is_what_the_iterator_gives():
     scaler = amp_tf.LossScaler(8.0)
-    weight = tf.Variable(1.0)
     data = tf.data.Dataset.from_tensors(tf.constant([np.nan, 1.0])).repeat(3)
+    step = step_of(scaler, tf.Variable(1.0))
 
     @tf.function
     def train():
         for x in data:
-            loss = scaler.scale(tf.reduce_sum(weight * x))
-            scaler.step(weight.assign_sub, scaler.unscale(tf.gradients(loss, weight)[0]))
+            step(x)
 
     train()
-    assert (scaler.status().skipped, scaler.status().cause) == (3, Cause.DATA)
+    assert scaler.status().skipped == 3
+    assert scaler.status().cause is Cause.DATA
 
 
 FLOOR = 2.0**-24
 
 
-def stuck(**changes):
-    return Status(
-        **{
-            "scale": 4.0,
-            "skipped": 120,
-            "skipped_in_row": 100,
-            "steps": 400,
-            "min_scale": FLOOR,
-            **changes,
-        }
-    )
+def stuck(skipped_in_row=100, **changes):
+    settings = {"scale": 4.0, "steps": 400, "min_scale": FLOOR, **changes}
+    return Status(skipped=120, skipped_in_row=skipped_in_row, **settings)
 
 
 @pytest.mark.parametrize(
@@ -133,13 +119,12 @@ def test_the_cause_tells_overflow_from_nan_in_the_gradients_and_in_the_loss(chan
 
 
 def test_many_skips_in_a_row_are_trouble_and_ten_at_the_floor():
-    assert ledger.find_trouble(stuck(skipped_in_row=99)) is None
-    assert ledger.find_trouble(stuck(skipped_in_row=9, scale=FLOOR)) is None
-    assert (
-        ledger.find_trouble(stuck(skipped_in_row=20, scale=FLOOR, last_change=391)) is None
-    )  # 9 at the floor
-    assert ledger.find_trouble(stuck(skipped_in_row=3), max_skips=3) is not None
-    assert ledger.find_trouble(stuck(skipped_in_row=10, scale=FLOOR)) is not None
+    assert ledger.find_trouble(stuck(99)) is None
+    assert ledger.find_trouble(stuck(9, scale=FLOOR)) is None
+    nine_at_the_floor = stuck(20, scale=FLOOR, last_change=391)
+    assert ledger.find_trouble(nine_at_the_floor) is None
+    assert ledger.find_trouble(stuck(3), max_skips=3) is not None
+    assert ledger.find_trouble(stuck(10, scale=FLOOR)) is not None
 
 
 def test_a_fixed_scale_that_is_too_large_is_told_as_that_and_not_as_a_floor():

@@ -11,7 +11,14 @@ import tensorflow as tf
 from tensorflow.python.autograph.impl import api
 
 import amp_tf
-from tests.loss_scaling.steps import MODES, assert_same, gradients, poisoned
+from tests.loss_scaling.steps import (
+    MODES,
+    assert_same,
+    eager_and_traced,
+    gradients,
+    in_mode,
+    poisoned,
+)
 
 v1 = tf.compat.v1
 
@@ -21,17 +28,19 @@ class Momentum:
     first step.
     """
 
-    def __init__(self, rate=0.25, momentum=0.5):
-        self.rate, self.momentum, self.sums = rate, momentum, []
+    def __init__(self):
+        self.sums = []
 
     def apply(self, updates, parameters):
         if not self.sums:
-            with tf.init_scope():
-                self.sums = [tf.Variable(tf.zeros(p.shape)) for p in parameters]
+            self.build(parameters)
         for update, total, parameter in zip(updates, self.sums, parameters, strict=True):
-            if update is not None:
-                total.assign(self.momentum * total + update)
-                parameter.assign_sub(self.rate * total)
+            total.assign(0.5 * total + update)
+            parameter.assign_sub(0.25 * total)
+
+    def build(self, parameters):
+        with tf.init_scope():
+            self.sums = [tf.Variable(tf.zeros(parameter.shape)) for parameter in parameters]
 
 
 class Bare:
@@ -48,37 +57,32 @@ class Bare:
 
 
 def parameters():
-    rng = np.random.RandomState(7)
-    return [tf.Variable(np.asarray(rng.randn(*shape), "float32")) for shape in ((3,), (2, 2), ())]
+    return [tf.Variable(value) for value in gradients(7)]
 
 
 def make_step(scaler, weights, optimizer, mode="function"):
     def step(*grads):
         with tf.GradientTape() as tape:
-            loss = tf.add_n([tf.reduce_sum(w * g) for w, g in zip(weights, grads, strict=True)])
-            loss = scaler.scale(loss)
+            terms = [tf.reduce_sum(w * g) for w, g in zip(weights, grads, strict=True)]
+            loss = scaler.scale(tf.add_n(terms))
         return scaler.step(optimizer.apply, scaler.unscale(tape.gradient(loss, weights)), weights)
 
-    return step if mode == "eager" else tf.function(step, jit_compile=mode == "xla")
+    return in_mode(step, mode)
 
 
-def run(scaler, trace, mode="function"):
+def run(scaler, trace, mode):
     weights = parameters()
     optimizer = Momentum()
     step = make_step(scaler, weights, optimizer, mode)
     for grads in trace:
-        step(*[tf.constant(g) for g in grads])
-    return [v.numpy() for v in (*weights, *optimizer.sums)]
+        step(*grads)
+    return [variable.numpy() for variable in (*weights, *optimizer.sums)]
 
 
 def take_step(scaler, gradient, weight):
     """One eager step whose scaled gradient is given."""
     scaler.scale(tf.constant(1.0))
-    return bool(
-        scaler.step(
-            lambda grads: weight.assign_sub(grads[0]), scaler.unscale([tf.constant(gradient)])
-        )
-    )
+    return bool(scaler.step(weight.assign_sub, scaler.unscale(tf.constant(gradient))))
 
 
 TRACE = [gradients(i) for i in range(4)]
@@ -102,8 +106,10 @@ def test_case_11_disabled_is_the_bare_loop_and_fixed_never_moves(mode):
     assert_same(run(disabled, TRACE, mode), run(Bare(), TRACE, mode))
     fixed = amp_tf.LossScaler(64.0, 1, dynamic=False)
     assert_same(run(fixed, POISONED, mode), run(Bare(), TRACE, mode))
-    assert (disabled.status().scale, disabled.status().steps) == (1.0, 4)
-    assert (fixed.status().scale, fixed.status().skipped) == (64.0, 2)
+    assert disabled.status().scale == 1.0
+    assert disabled.status().steps == 4
+    assert fixed.status().scale == 64.0
+    assert fixed.status().skipped == 2
 
 
 def test_case_13_one_trace_nothing_on_the_host_and_nothing_for_autograph_to_complain_of(
@@ -111,23 +117,18 @@ def test_case_13_one_trace_nothing_on_the_host_and_nothing_for_autograph_to_comp
 ):
     left = []
     monkeypatch.setattr(api, "_attach_error_metadata", lambda e, f: left.append(f))
-    scaler = amp_tf.LossScaler()
     weights = parameters()
     optimizer = Momentum()
-    optimizer.sums = [
-        tf.Variable(tf.zeros(w.shape)) for w in weights
-    ]  # or TensorFlow itself traces twice
-    step = make_step(scaler, weights, optimizer)
+    optimizer.build(weights)  # or TensorFlow itself traces twice
+    step = make_step(amp_tf.LossScaler(), weights, optimizer)
     for grads in POISONED:
-        step(*[tf.constant(g) for g in grads])
+        step(*grads)
     assert step.experimental_get_tracing_count() == 1
-    definition = step.get_concrete_function(
-        *[tf.constant(g) for g in TRACE[0]]
-    ).graph.as_graph_def()
-    ops = {node.op for f in definition.library.function for node in f.node_def} | {
-        n.op for n in definition.node
-    }
-    assert not {op for op in ops if op.endswith("PyFunc")}
+    definition = step.get_concrete_function(*TRACE[0]).graph.as_graph_def()
+    nodes = [*definition.node]
+    for function in definition.library.function:
+        nodes += function.node_def
+    assert [node.name for node in nodes if node.op.endswith("PyFunc")] == []
     assert not left
 
 
@@ -144,8 +145,8 @@ def test_case_14_a_session_runs_the_step_or_skips_it():
         assert session.run([weight, scaler.loss_scale]) == [0.5, 2.0**9]
 
 
-@pytest.mark.parametrize("traced", [False, True])
-def test_case_22_two_optimizers_of_one_loss_unscale_before_the_first_step(traced):
+@eager_and_traced
+def test_case_22_two_optimizers_of_one_loss_unscale_before_the_first_step(mode):
     scaler = amp_tf.LossScaler(4.0, 1)
     a = tf.Variable(1.0)
     b = tf.Variable(1.0)
@@ -153,12 +154,15 @@ def test_case_22_two_optimizers_of_one_loss_unscale_before_the_first_step(traced
     def step():
         with tf.GradientTape() as tape:
             loss = scaler.scale(a * 0.5 + b * 0.25)
-        first, second = (scaler.unscale(g) for g in tape.gradient(loss, [a, b]))
+        first, second = tape.gradient(loss, [a, b])
+        first = scaler.unscale(first)
+        second = scaler.unscale(second)
         scaler.step(a.assign_sub, first)
         scaler.step(b.assign_sub, second)
 
-    (tf.function(step) if traced else step)()
-    assert (a.numpy(), b.numpy()) == (0.5, 0.75)
+    in_mode(step, mode)()
+    assert a.numpy() == 0.5
+    assert b.numpy() == 0.75
 
 
 def test_case_24_and_25_none_and_sparse_stay_so_in_any_nest_and_all_none_is_refused():
@@ -167,73 +171,81 @@ def test_case_24_and_25_none_and_sparse_stay_so_in_any_nest_and_all_none_is_refu
     for value in (2.0**15, np.inf):
         rows = tf.IndexedSlices(tf.constant([[value]]), tf.constant([1]), tf.constant([3, 1]))
         scaler.scale(1.0)
-        grads = scaler.unscale(
-            {"a": tf.constant(2.0**15), "b": None, "c": (tf.constant([0.0]),), "d": rows}
-        )
-        scaler.step(handed.append, grads)
-    assert len(handed) == 1
-    assert (handed[0]["d"].values.numpy().tolist(), handed[0]["d"].indices.numpy().tolist()) == (
-        [[1.0]],
-        [1],
-    )
-    assert float(handed[0]["a"]) == 1.0
-    assert handed[0]["b"] is None
-    assert isinstance(handed[0]["c"], tuple)
+        grads = {"a": tf.constant(2.0**15), "b": None, "c": (tf.constant([0.0]),), "d": rows}
+        scaler.step(handed.append, scaler.unscale(grads))
+    (taken,) = handed
+    assert taken["d"].values.numpy().tolist() == [[1.0]]
+    assert taken["d"].indices.numpy().tolist() == [1]
+    assert taken["a"] == 1.0
+    assert taken["b"] is None
+    assert isinstance(taken["c"], tuple)
     for nothing in ([None, None], []):
         scaler.scale(1.0)
         with pytest.raises(ValueError, match="No gradients provided for any variable"):
             scaler.step(handed.append, scaler.unscale(nothing))
 
 
-@pytest.mark.parametrize("traced", [False, True])
-@pytest.mark.parametrize(
-    ("calls", "text"),
-    [
-        (
-            lambda s, g: s.unscale([g]),
-            "unscale() was called, but no loss was scaled since the last step",
-        ),
-        (
-            lambda s, g: s.step(print, [g]),
-            "step() was called, but no gradients were unscaled since the last step",
-        ),
-        (
-            lambda s, g: (s.scale(g), s.step(print, [g])),
-            "step() was called, but no gradients were unscaled",
-        ),
-        (
-            lambda s, g: (s.scale(g), s.unscale(s.unscale([g]))),
-            "unscale() got gradients that it unscaled already",
-        ),
-        (
-            lambda s, g: (s.scale(g), s.unscale([g]), s.step(lambda g: None, [g])),
-            "step() got gradients as unscale() was given them",
-        ),
-        (
-            lambda s, g: (s.scale(g), s.step(lambda g: None, s.unscale([g])), s.unscale([g])),
-            "unscale() was called, but no loss was scaled since the last step",
-        ),
-        (
-            lambda s, g: (
-                s.scale(g),
-                u := s.unscale([g]),
-                s.step(lambda g: None, u),
-                s.step(lambda g: None, u),
-            ),
-            "step() was called, but no gradients were unscaled since the last step",
-        ),
-    ],
-    ids=["unscale", "step", "scale-step", "unscale twice", "scaled ones", "late", "step twice"],
-)
-def test_case_28_a_wrong_order_is_an_error_that_says_what_to_write(calls, text, traced):
+def ignore(gradients):
+    pass
+
+
+def nothing_scaled(scaler, loss):
+    scaler.unscale([loss])
+
+
+def nothing_unscaled(scaler, loss):
+    scaler.scale(loss)
+    scaler.step(ignore, [loss])
+
+
+def unscaled_twice(scaler, loss):
+    scaler.scale(loss)
+    scaler.unscale(scaler.unscale([loss]))
+
+
+def scaled_ones(scaler, loss):
+    scaler.scale(loss)
+    scaler.unscale([loss])
+    scaler.step(ignore, [loss])
+
+
+def late(scaler, loss):
+    scaler.scale(loss)
+    scaler.step(ignore, scaler.unscale([loss]))
+    scaler.unscale([loss])
+
+
+def step_twice(scaler, loss):
+    scaler.scale(loss)
+    unscaled = scaler.unscale([loss])
+    scaler.step(ignore, unscaled)
+    scaler.step(ignore, unscaled)
+
+
+NO_LOSS = "unscale() was called, but no loss was scaled since the last step"
+NO_GRADIENTS = "step() was called, but no gradients were unscaled since the last step"
+WRONG = {
+    nothing_scaled: NO_LOSS,
+    nothing_unscaled: NO_GRADIENTS,
+    unscaled_twice: "unscale() got gradients that it unscaled already",
+    scaled_ones: "step() got gradients as unscale() was given them",
+    late: NO_LOSS,
+    step_twice: NO_GRADIENTS,
+}
+
+
+@eager_and_traced
+@pytest.mark.parametrize("calls", WRONG)
+def test_case_28_a_wrong_order_is_an_error_that_says_what_to_write(calls, mode):
     scaler = amp_tf.LossScaler()
 
-    def loop(g):
-        calls(scaler, g)
+    @tf.autograph.experimental.do_not_convert
+    def loop(loss):
+        calls(scaler, loss)
 
     with pytest.raises(amp_tf.CallOrderError) as error:
-        (tf.function(loop, autograph=False) if traced else loop)(tf.constant(1.0))
-    assert str(error.value).startswith(f"LossScaler: {text}")
+        in_mode(loop, mode)(tf.constant(1.0))
+    assert str(error.value).startswith(f"LossScaler: {WRONG[calls]}")
     assert "scaled_loss = scaler.scale(loss)" in str(error.value)
 
 
@@ -275,4 +287,5 @@ def test_case_33_a_copy_has_the_state_and_goes_its_own_way(clone):
     other = clone(scaler)
     assert other.status() == scaler.status()
     take_step(other, np.inf, weight)
-    assert (float(scaler.loss_scale), float(other.loss_scale)) == (4.0, 2.0)
+    assert float(scaler.loss_scale) == 4.0
+    assert float(other.loss_scale) == 2.0

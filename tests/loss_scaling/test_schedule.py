@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,9 +18,15 @@ from amp_tf.loss_scaling.schedule import (
 
 def walk(schedule, trace):
     states = [schedule.initial_state()]
-    for finite in trace:
-        states.append((schedule.after_finite if finite else schedule.after_nonfinite)(states[-1]))
+    for is_finite in trace:
+        after = schedule.after_finite if is_finite else schedule.after_nonfinite
+        states.append(after(states[-1]))
     return states
+
+
+def trailing(trace, value):
+    """Counts how often a value stands at the end of a trace."""
+    return len(list(itertools.takewhile(lambda found: found is value, reversed(trace))))
 
 
 def oracle(trace, *, start, steps, growth, backoff, hysteresis, floor, ceiling):
@@ -26,22 +34,18 @@ def oracle(trace, *, start, steps, growth, backoff, hysteresis, floor, ceiling):
     code.
     """
     scale = np.float32(start)
-    scales = [np.float32(start)]
+    scales = [scale]
     changed_at = 0
     since = 0
     owed = 0
     for now in range(1, len(trace) + 1):
-        past = trace[since:now]
-        run_of_good = len(past) - max((i + 1 for i, ok in enumerate(past) if not ok), default=0)
-        run_of_bad = 0
-        while run_of_bad < now and not trace[now - 1 - run_of_bad]:
-            run_of_bad += 1
         new = scale
+        run_of_bad = trailing(trace[:now], False)
         if trace[now - 1] and owed:
-            owed = owed - 1
+            owed -= 1
             since = now
             new = min(np.float32(scale * np.float32(1 / backoff)), np.float32(ceiling))
-        elif trace[now - 1] and run_of_good == steps:
+        elif trace[now - 1] and trailing(trace[since:now], True) == steps:
             since = now
             with np.errstate(over="ignore"):
                 new = min(np.float32(scale * np.float32(growth)), np.float32(ceiling))
@@ -83,25 +87,17 @@ def test_case_04_05_and_10_two_thousand_random_traces_equal_an_independent_oracl
     states = walk(schedule, trace)
     assert [np.float32(s.scale) for s in states] == scales
     last = states[-1]
-    assert (last.skipped, last.steps, last.last_change) == (
-        trace.count(False),
-        len(trace),
-        changed_at,
-    )
-    in_row = next((i for i, finite in enumerate(reversed(trace)) if finite), len(trace))
-    assert last.skipped_in_row == in_row
+    assert last.skipped == trace.count(False)
+    assert last.steps == len(trace)
+    assert last.last_change == changed_at
+    assert last.skipped_in_row == trailing(trace, False)
     assert machine["floor"] <= last.scale <= machine["ceiling"]
 
 
 def test_case_06_after_300_overflows_the_scale_is_at_its_floor_and_recovers():
-    schedule = build_schedule(dynamic_growth_steps=10)
-    state = walk(schedule, [False] * 300)[-1]
-    assert state.scale == 2.0**-24
-    scales = []
-    for _ in range(10):
-        state = schedule.after_finite(state)
-        scales.append(state.scale)
-    assert scales == [2.0 ** (n - 23) for n in range(10)]
+    states = walk(build_schedule(dynamic_growth_steps=10), [False] * 300 + [True] * 10)
+    scales = [state.scale for state in states[300:]]
+    assert scales == [2.0 ** (n - 24) for n in range(11)]
 
 
 def find(schedule, needed):
@@ -111,9 +107,11 @@ def find(schedule, needed):
     state = schedule.initial_state()
     found = (0, 0)
     for _ in range(100):
-        is_finite = state.scale <= needed
-        state = schedule.after_finite(state) if is_finite else schedule.after_nonfinite(state)
-        found = found if is_finite else (state.skipped, state.steps)
+        if state.scale <= needed:
+            state = schedule.after_finite(state)
+        else:
+            state = schedule.after_nonfinite(state)
+            found = (state.skipped, state.steps)
     return found, state.scale
 
 
@@ -131,7 +129,8 @@ def test_where_the_loss_itself_is_nonfinite_the_scale_is_not_searched_for():
     state = schedule.initial_state()
     for _ in range(6):
         state = schedule.after_nonfinite(state, is_loss_nonfinite=True)
-    assert (state.scale, state.good_steps) == (2.0**9, 0)
+    assert state.scale == 2.0**9
+    assert state.good_steps == 0
 
 
 def test_case_07_the_scale_stays_finite_from_1e38_with_factor_16():
@@ -194,10 +193,9 @@ def test_a_collapsed_scale_of_a_file_is_replaced_by_the_first_one():
 
 
 def test_numbers_of_numpy_are_numbers():
-    schedule = build_schedule(np.float32(1024), max_scale=np.float64(2048))
-    assert schedule == DynamicScale(1024.0, max_scale=2048.0)
+    others = {"max_scale": np.float64(64), "hysteresis": np.int32(2)}
+    schedule = build_schedule(np.float32(8), np.int64(5), **others)
+    assert schedule == DynamicScale(8.0, 5, max_scale=64.0, hysteresis=2)
     assert type(schedule.initial_scale) is float
+    assert type(schedule.growth_steps) is type(schedule.hysteresis) is int
     assert build_schedule(np.float16(8), dynamic=False) == FixedScale(8.0)
-    counted = build_schedule(8.0, np.int64(5), hysteresis=np.int32(2))
-    assert counted == DynamicScale(8.0, 5, hysteresis=2)
-    assert type(counted.growth_steps) is type(counted.hysteresis) is int

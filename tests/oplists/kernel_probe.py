@@ -1,7 +1,7 @@
 """Runs this CPU's kernels over the attributes of their ops: which do 16-bit ones refuse?
 
-    python -m tests.oplists.kernel_probe            a line for each case that is refused
-    python -m tests.oplists.kernel_probe --json     for tests: oneDNN's types, and all outcomes
+``python -m tests.oplists.kernel_probe`` prints JSON for the tests: oneDNN's types, and the outcomes
+of all cases.
 
 Each case is a function of one node between casts. TensorFlow checks the nodes of a function by
 their kernels alone, those of a graph by their op's definition too, which for _FusedConv2D lists
@@ -10,21 +10,19 @@ less.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import math
-import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
-from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.eager import context
 from tensorflow.python.framework import op_def_registry
 
+from tests import small_graphs
 from tests.as_cpu import onednn
 
 TYPES = ("float16", "bfloat16")
@@ -45,146 +43,155 @@ _SIDE = 10
 _TAPS = 3
 _CHANNELS = 4
 _OUT = 8
-#: cases in one session, which looks through all of its graph for each result that it is asked for
-_TOGETHER = 40
+_numbers = itertools.count()
 
 Input = tuple[int, ...] | Any  #: the shape of a tensor of floats, or an array of whole numbers
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """A node: what it reads, and its attributes but for its types.
 
     Attributes:
         op: its op.
-        attributes: by their names.
         inputs: what it reads.
+        attributes: as :mod:`tests.small_graphs` writes them.
         behind: the op, with the same attributes, that makes its second input of its first; empty
             for none.
     """
 
     op: str
-    attributes: Mapping[str, Any]
     inputs: Sequence[Input]
+    attributes: str = ""
     behind: str = ""
 
-    def __str__(self) -> str:
-        shapes = ", ".join(
-            str(given if isinstance(given, tuple) else given.tolist()) for given in self.inputs
-        )
-        return f"{self.op}({shapes}) " + " ".join(
-            f"{name}={value}" for name, value in self.attributes.items()
-        )
+    def __str__(self):
+        shapes = [given if isinstance(given, tuple) else given.tolist() for given in self.inputs]
+        return f"{self.op}({', '.join(map(str, shapes))}) {self.attributes}"
 
     @property
-    def values(self) -> list[Any]:
+    def values(self):
         """Makes the inputs, the same numbers in every process."""
         random = np.random.default_rng(zlib.crc32(str(self).encode()))
-        values = [
-            given if isinstance(given, np.ndarray) else random.random(given, np.float32)
-            for given in self.inputs
-        ]
-        return [np.asarray(value) for value in values]
+        values = []
+        for given in self.inputs:
+            is_shape = isinstance(given, tuple)
+            values.append(np.asarray(random.random(given, np.float32) if is_shape else given))
+        return values
 
 
-def cases() -> list[Case]:
+def cases():
     """All cases whose op this TensorFlow has."""
-    made = (_convolutions(), _matrices(), _pools(), _normalizations(), _recurrent())
+    made = (_convolutions(), _matrices(), _einsums(), _pools(), _normalizations(), _recurrent())
     return [case for case in itertools.chain(*made) if op_def_registry.get(case.op) is not None]
 
 
-def _laid_out(layout: str, batch: Any, sides: Sequence[Any], channels: Any) -> list[Any]:
-    return [batch, channels, *sides] if layout.startswith("NC") else [batch, *sides, channels]
+def _written(**attributes):
+    """Writes attributes as text."""
+    parts = []
+    for name, value in attributes.items():
+        text = repr(value)
+        if isinstance(value, bool):
+            text = text.lower()
+        parts.append(f"{name}={text}")
+    return " ".join(parts)
 
 
-def _layouts(dimensions: int) -> tuple[str, str]:
+def _laid_out(layout, batch, sides, channels):
+    if layout.startswith("NC"):
+        return [batch, channels, *sides]
+    return [batch, *sides, channels]
+
+
+def _layouts(dimensions):
     return ("NHWC", "NCHW") if dimensions == 2 else ("NDHWC", "NCDHW")
 
 
-def _size_after(taps: int, stride: int, dilation: int, padding: str) -> int:
+def _size_after(taps, stride, dilation, padding):
+    if padding == "SAME":
+        return math.ceil(_SIDE / stride)
     padded = _SIDE + (3 if padding == "EXPLICIT" else 0)
-    return (
-        math.ceil(_SIDE / stride)
-        if padding == "SAME"
-        else (padded - (taps - 1) * dilation - 1) // stride + 1
-    )
+    return (padded - (taps - 1) * dilation - 1) // stride + 1
 
 
-def _convolutions() -> Iterator[Case]:
-    for depthwise, sides in ((False, 2), (True, 2), (False, 3)):
-        paddings = ("SAME", "VALID", "EXPLICIT") if sides == 2 else ("SAME", "VALID")
-        groups = (1, 2) if not depthwise and sides == 2 else (1,)
-        for layout, padding, dilation, group in itertools.product(
-            _layouts(sides), paddings, (1, 2), groups
-        ):
-            yield from _convolution(layout, padding, 1, dilation, group, depthwise, sides)
-        yield from _convolution(_layouts(sides)[0], "SAME", 2, 1, 1, depthwise, sides)
-    pads = np.array([[0, 0], [1, 1], [2, 1], [0, 0]], np.int32)
-    for mode, padding, stride in itertools.product(
-        ("REFLECT", "SYMMETRIC"), ("SAME", "VALID"), (1, 2)
-    ):
-        attributes = {"mode": mode, "padding": padding, "strides": [1, stride, stride, 1]}
-        yield Case("FusedPadConv2D", attributes, ((2, _SIDE, _SIDE, 4), pads, (3, 3, 4, 8)))
+class _Convolution(NamedTuple):
+    """How a convolution is asked for."""
 
+    op: str
+    layout: str
+    padding: str
+    stride: int = 1
+    dilation: int = 1
+    groups: int = 1
 
-def _convolution(
-    layout: str, padding: str, stride: int, dilation: int, groups: int, depthwise: bool, sides: int
-) -> Iterator[Case]:
-    after = _size_after(_TAPS, stride, dilation, padding)
-    x = tuple(_laid_out(layout, 2, [_SIDE] * sides, _CHANNELS))
-    y = tuple(_laid_out(layout, 2, [after] * sides, _OUT))
-    channels = (_CHANNELS, _OUT // _CHANNELS) if depthwise else (_CHANNELS // groups, _OUT)
-    taps = (*[_TAPS] * sides, *channels)
-    attributes: dict[str, Any] = {
-        "strides": _laid_out(layout, 1, [stride] * sides, 1),
-        "padding": padding,
-        "data_format": layout,
-        "dilations": _laid_out(layout, 1, [dilation] * sides, 1),
-    }
-    if padding == "EXPLICIT":
-        attributes["explicit_paddings"] = [
-            *itertools.chain(*_laid_out(layout, (0, 0), [(2, 1)] * sides, (0, 0)))
-        ]
-    op, end = (
-        ("DepthwiseConv2dNative", "")
-        if depthwise
-        else (f"Conv{sides}D", "V2" if sides == 3 else "")
-    )
-    yield Case(op, attributes, (x, taps))
-    yield Case(f"{op}BackpropInput{end}", attributes, (np.array(x, np.int32), taps, y))
-    yield Case(f"{op}BackpropFilter{end}", attributes, (x, np.array(taps, np.int32), y))
-    if padding != "EXPLICIT" or op == "Conv2D":
-        for steps in (["BiasAdd"], ["BiasAdd", "Relu"]):
-            fused = {**attributes, "num_args": 1, "fused_ops": steps}
-            yield Case(
-                f"_Fused{op}",
-                fused | ({"TArgs": ["T"]} if op == "Conv2D" else {}),
-                (x, taps, (_OUT,)),
-            )
-
-
-def _matrices() -> Iterator[Case]:
-    for left, right in itertools.product((False, True), repeat=2):
-        a = (7, 5) if left else (5, 7)
-        b = (6, 7) if right else (7, 6)
-        transposed = {"transpose_a": left, "transpose_b": right}
-        adjoint = {"adj_x": left, "adj_y": right}
-        yield Case("MatMul", transposed, (a, b))
-        for steps in (
-            ["BiasAdd"],
-            *(["BiasAdd", name] for name in ("Relu", "Tanh", "LeakyRelu", "GeluExact")),
-        ):
-            yield Case(
-                "_FusedMatMul", {**transposed, "num_args": 1, "fused_ops": steps}, (a, b, (6,))
-            )
-        yield Case(
-            "_FusedMatMul",
-            {**transposed, "num_args": 2, "fused_ops": ["BiasAdd", "Add"]},
-            (a, b, (6,), (5, 6)),
+    def cases(self):
+        """Yields it and its gradients, and it with what is fused with it."""
+        sides = len(self.layout) - 2
+        after = _size_after(_TAPS, self.stride, self.dilation, self.padding)
+        x = tuple(_laid_out(self.layout, 2, [_SIDE] * sides, _CHANNELS))
+        y = tuple(_laid_out(self.layout, 2, [after] * sides, _OUT))
+        channels = (_CHANNELS // self.groups, _OUT)
+        if self.op.startswith("Depthwise"):
+            channels = (_CHANNELS, _OUT // _CHANNELS)
+        taps = (*[_TAPS] * sides, *channels)
+        attributes = _written(
+            strides=_laid_out(self.layout, 1, [self.stride] * sides, 1),
+            padding=self.padding,
+            data_format=self.layout,
+            dilations=_laid_out(self.layout, 1, [self.dilation] * sides, 1),
         )
-        yield Case("BatchMatMul", adjoint, ((2, 3, *a), (2, 3, *b)))
+        if self.padding == "EXPLICIT":
+            pads = _laid_out(self.layout, (0, 0), [(2, 1)] * sides, (0, 0))
+            attributes += " " + _written(explicit_paddings=[*itertools.chain(*pads)])
+        end = "V2" if self.op == "Conv3D" else ""
+        yield Case(self.op, (x, taps), attributes)
+        yield Case(f"{self.op}BackpropInput{end}", (np.int32(x), taps, y), attributes)
+        yield Case(f"{self.op}BackpropFilter{end}", (x, np.int32(taps), y), attributes)
+        if self.padding != "EXPLICIT" or self.op == "Conv2D":
+            for steps in (["BiasAdd"], ["BiasAdd", "Relu"]):
+                fused = _written(num_args=1, fused_ops=steps)
+                yield Case(f"_Fused{self.op}", (x, taps, (_OUT,)), f"{attributes} {fused}")
+
+
+def _convolutions():
+    of_images = ("SAME", "VALID", "EXPLICIT")
+    for op, sides, paddings, groups in (
+        ("Conv2D", 2, of_images, (1, 2)),
+        ("DepthwiseConv2dNative", 2, of_images, (1,)),
+        ("Conv3D", 3, ("SAME", "VALID"), (1,)),
+    ):
+        layouts = _layouts(sides)
+        for layout, padding in itertools.product(layouts, paddings):
+            for dilation, group in itertools.product((1, 2), groups):
+                yield from _Convolution(op, layout, padding, 1, dilation, group).cases()
+        yield from _Convolution(op, layouts[0], "SAME", stride=2).cases()
+    pads = np.array([[0, 0], [1, 1], [2, 1], [0, 0]], np.int32)
+    inputs = ((2, _SIDE, _SIDE, 4), pads, (3, 3, 4, 8))
+    for mode, padding in itertools.product(("REFLECT", "SYMMETRIC"), ("SAME", "VALID")):
+        for stride in (1, 2):
+            strides = [1, stride, stride, 1]
+            attributes = _written(mode=mode, padding=padding, strides=strides)
+            yield Case("FusedPadConv2D", inputs, attributes)
+
+
+def _matrices():
+    activations = ("Relu", "Tanh", "LeakyRelu", "GeluExact")
+    for is_left_turned, is_right_turned in itertools.product((False, True), repeat=2):
+        a = (7, 5) if is_left_turned else (5, 7)
+        b = (6, 7) if is_right_turned else (7, 6)
+        transposed = _written(transpose_a=is_left_turned, transpose_b=is_right_turned)
+        adjoint = _written(adj_x=is_left_turned, adj_y=is_right_turned)
+        yield Case("MatMul", (a, b), transposed)
+        for steps in (["BiasAdd"], *(["BiasAdd", name] for name in activations)):
+            fused = _written(num_args=1, fused_ops=steps)
+            yield Case("_FusedMatMul", (a, b, (6,)), f"{transposed} {fused}")
+        added = _written(num_args=2, fused_ops=["BiasAdd", "Add"])
+        yield Case("_FusedMatMul", (a, b, (6,), (5, 6)), f"{transposed} {added}")
+        yield Case("BatchMatMul", ((2, 3, *a), (2, 3, *b)), adjoint)
         for batch, other in (((3,), (3,)), ((2, 3), (1, 3)), ((3,), ()), ((2, 1, 3), (4, 1))):
-            yield Case("BatchMatMulV2", adjoint, ((*batch, *a), (*other, *b)))
+            yield Case("BatchMatMulV2", ((*batch, *a), (*other, *b)), adjoint)
+
+
+def _einsums():
     for equation, *shapes in (
         ("ij,jk->ik", (5, 7), (7, 6)),
         ("bij,bjk->bik", (2, 5, 7), (2, 7, 6)),
@@ -195,216 +202,181 @@ def _matrices() -> Iterator[Case]:
         ("ij->", (5, 7)),
         ("bshd,bthd->bhst", (2, 3, 4, 5), (2, 6, 4, 5)),
     ):
-        yield Case("Einsum", {"equation": equation, "N": len(shapes)}, shapes)
+        yield Case("Einsum", shapes, _written(equation=equation, N=len(shapes)))
 
 
-def _pools() -> Iterator[Case]:
-    for sides, padding, stride, window in itertools.product(
-        (2, 3), ("SAME", "VALID"), (1, 2), (2, 3)
-    ):
-        for layout in _layouts(sides):
+def _pools():
+    for sides, padding in itertools.product((2, 3), ("SAME", "VALID")):
+        for layout, stride, window in itertools.product(_layouts(sides), (1, 2), (2, 3)):
             end = "3D" if sides == 3 else ""
+            after = _size_after(window, stride, 1, padding)
             x = tuple(_laid_out(layout, 2, [_SIDE] * sides, 4))
-            y = tuple(_laid_out(layout, 2, [_size_after(window, stride, 1, padding)] * sides, 4))
-            ksize, strides = (_laid_out(layout, 1, [size] * sides, 1) for size in (window, stride))
-            common = {"padding": padding, "data_format": layout}
-            attributes = {**common, "ksize": ksize, "strides": strides}
-            yield Case(f"AvgPool{end}", attributes, (x,))
-            yield Case(f"AvgPool{end}Grad", attributes, (np.array(x, np.int32), y))
-            yield Case(f"MaxPool{end}", attributes, (x,))
-            yield Case(f"MaxPool{end}Grad", attributes, (x, y), f"MaxPool{end}")
-            yield Case(f"MaxPool{end}GradGrad", attributes, (x, x), f"MaxPool{end}")
+            y = tuple(_laid_out(layout, 2, [after] * sides, 4))
+            ksize = _laid_out(layout, 1, [window] * sides, 1)
+            strides = _laid_out(layout, 1, [stride] * sides, 1)
+            common = _written(padding=padding, data_format=layout)
+            attributes = f"{common} {_written(ksize=ksize, strides=strides)}"
+            yield Case(f"AvgPool{end}", (x,), attributes)
+            yield Case(f"AvgPool{end}Grad", (np.int32(x), y), attributes)
+            yield Case(f"MaxPool{end}", (x,), attributes)
+            yield Case(f"MaxPool{end}Grad", (x, y), attributes, f"MaxPool{end}")
+            yield Case(f"MaxPool{end}GradGrad", (x, x), attributes, f"MaxPool{end}")
             if sides == 2:
-                sizes = np.array(ksize, np.int32), np.array(strides, np.int32)
-                yield Case("MaxPoolV2", common, (x, *sizes))
+                yield Case("MaxPoolV2", (x, np.int32(ksize), np.int32(strides)), common)
 
 
-def _normalizations() -> Iterator[Case]:
+def _normalizations():
     for sides, is_training in itertools.product((2, 3), (True, False)):
         for layout in _layouts(sides):
             x = tuple(_laid_out(layout, 2, [4] * sides, 4))
-            attributes = {"data_format": layout, "is_training": is_training, "epsilon": 0.001}
-            yield Case("FusedBatchNormV3", attributes, (x, *[(4,)] * 4))
-            yield Case("FusedBatchNormGradV3", attributes, (x, x, *[(4,)] * 4))
+            attributes = _written(data_format=layout, is_training=is_training, epsilon=0.001)
+            yield Case("FusedBatchNormV3", (x, *[(4,)] * 4), attributes)
+            yield Case("FusedBatchNormGradV3", (x, x, *[(4,)] * 4), attributes)
             if sides == 2:
-                yield Case("FusedBatchNormV2", attributes, (x, *[(4,)] * 4))
-                yield Case("FusedBatchNormGradV2", attributes, (x, x, *[(4,)] * 3))
-                yield Case(
-                    "_FusedBatchNormEx", attributes | {"activation_mode": "Relu"}, (x, *[(4,)] * 4)
-                )
-    yield Case("_MklSwish", {}, ((4, 5),))
+                yield Case("FusedBatchNormV2", (x, *[(4,)] * 4), attributes)
+                yield Case("FusedBatchNormGradV2", (x, x, *[(4,)] * 3), attributes)
+                fused = f"{attributes} activation_mode='Relu'"
+                yield Case("_FusedBatchNormEx", (x, *[(4,)] * 4), fused)
+    yield Case("_MklSwish", ((4, 5),))
 
 
-def _recurrent() -> Iterator[Case]:
+def _recurrent():
     batch = 2
     size = 3
     cells = 4
     steps = 5
     state = (batch, cells)
     weights = ((size + cells, 4 * cells), *[(cells,)] * 3, (4 * cells,))
+    cell = ((batch, size), state, state, *weights)
+    block = (np.array(steps, np.int64), (steps, batch, size), state, state, *weights)
     for peephole, clip in itertools.product((False, True), (-1.0, 3.0)):
-        of_gradient = {"use_peephole": peephole}
-        attributes = {**of_gradient, "cell_clip": clip}
-        cell = ((batch, size), state, state, *weights)
-        block = (np.array(steps, np.int64), (steps, batch, size), state, state, *weights)
-        yield Case("LSTMBlockCell", attributes, cell)
-        yield Case("LSTMBlockCellGrad", of_gradient, (*cell, *[state] * 8))
+        of_gradient = _written(use_peephole=peephole)
+        attributes = f"{of_gradient} {_written(cell_clip=clip)}"
+        yield Case("LSTMBlockCell", cell, attributes)
+        yield Case("LSTMBlockCellGrad", (*cell, *[state] * 8), of_gradient)
         for end in ("", "V2"):
-            yield Case(f"BlockLSTM{end}", attributes, block)
-            yield Case(f"BlockLSTMGrad{end}", of_gradient, (*block, *[(steps, *state)] * 9))
+            yield Case(f"BlockLSTM{end}", block, attributes)
+            yield Case(f"BlockLSTMGrad{end}", (*block, *[(steps, *state)] * 9), of_gradient)
 
 
-def channels(case: Case) -> tuple[int, int]:
+def channels(case):
     """The channels of the image of a convolution's gradient, and those that its filter reads."""
     image, taps = (
-        given if isinstance(given, tuple) else (*given.tolist(),) for given in case.inputs[:2]
+        given if isinstance(given, tuple) else tuple(given.tolist()) for given in case.inputs[:2]
     )
     return (image[-1], taps[-2]) if len(image) == len(taps) else (-1, -1)
 
 
-def type_attributes(case: Case, wanted: int) -> dict[str, list[int]]:
+def type_attributes(case, wanted):
     """The types of a node whose data has a type."""
-    return {
-        attr.name: [wanted] * len(case.attributes.get(attr.name, " "))
-        if attr.name in ("T", "TArgs", "TInput", "dtype")
-        else [attr.default_value.type or (_FLOAT if attr.name == "U" else _INT32)]
-        for attr in op_def_registry.get(case.op).attr
-        if attr.type in ("type", "list(type)")
-    }
-
-
-def node_attributes(case: Case, wanted: int) -> Mapping[str, Any]:
-    """The attributes of a node whose data has a type, as AttrValues."""
-    proto = graph_pb2.GraphDef().node.add()
-    types = type_attributes(case, wanted)
+    types = {}
     for attr in op_def_registry.get(case.op).attr:
-        value = proto.attr[attr.name]
-        given = case.attributes.get(attr.name)
-        is_list = attr.type.startswith("list(")
-        kind = attr.type.removeprefix("list(").rstrip(")")
-        if kind == "type" and is_list:
-            value.list.type.extend(types[attr.name])
-        elif kind == "type":
-            value.type = types[attr.name][0]
-        elif given is None:
-            value.CopyFrom(attr.default_value)
-        elif is_list:
-            items = [item.encode() if isinstance(item, str) else item for item in given]
-            getattr(value.list, kind[0]).extend(items)
-        else:
-            setattr(value, kind[0], given.encode() if isinstance(given, str) else given)
-    return proto.attr
+        if attr.name in ("T", "TArgs", "TInput", "dtype"):
+            types[attr.name] = [wanted]
+        elif attr.type == "type":
+            types[attr.name] = [attr.default_value.type or (_FLOAT if attr.name == "U" else _INT32)]
+    return types
 
 
-def _add_function(graph: Any, name: str, case: Case, wanted: int) -> None:
-    """A function of the node and casts."""
-    definition = op_def_registry.get(case.op)
+def node_attributes(case, wanted):
+    """The attributes of a node whose data has a type, as AttrValues."""
+    return small_graphs.node(_line(case, wanted)).attr
+
+
+def _line(case, wanted, inputs=(), name="node"):
+    """The line of a node whose data has a type."""
+    parts = [f"{name} = {case.op}({', '.join(inputs)})", case.attributes, "@/device:CPU:0"]
+    for attr, (number,) in type_attributes(case, wanted).items():
+        text = _name(number)
+        if attr == "TArgs":  # a list
+            text = f"[{text}]"
+        parts.append(f"{attr}={text}")
+    return " ".join(parts)
+
+
+def _name(number):
+    return tf.as_dtype(number).name
+
+
+def _input_types(case, wanted):
+    """The types of what a node reads, list by list."""
     types = type_attributes(case, wanted)
-    function = graph.library.function.add()
-    function.signature.name = name
-    node = function.node_def.add(name="node", op=case.op, device="/device:CPU:0")
-    for attr, value in node_attributes(case, wanted).items():
-        node.attr[attr].CopyFrom(value)
-
-    def cast(name: str, source: str, data_types: tuple[int, int]) -> str:
-        if data_types[0] == data_types[1]:
-            return source
-        made = function.node_def.add(name=name, op="Cast", input=[source])
-        made.attr["SrcT"].type, made.attr["DstT"].type = data_types
-        return f"{name}:y:0"
-
-    numbers: list[int] = []
-    for arg in definition.input_arg:
-        of_type = types.get(arg.type_list_attr) or types.get(arg.type_attr) or [arg.type]
-        count = node.attr[arg.number_attr].i if arg.number_attr else 1
-        numbers += (
-            of_type
-            if arg.type_list_attr and case.attributes.get(arg.type_list_attr)
-            else of_type * count
-        )
-    for position, value in enumerate(case.values):
-        argument = function.signature.input_arg.add(
-            name=f"a{position}", type=tf.as_dtype(value.dtype).as_datatype_enum
-        )
-        node.input.append(argument.name)
-        if argument.type == _FLOAT:
-            node.input[position] = cast(f"c{position}", argument.name, (_FLOAT, numbers[position]))
-    if case.behind:
-        forward = function.node_def.add(
-            name="forward", op=case.behind, input=node.input[:1], attr=node.attr
-        )
-        for attr in set(forward.attr) - {
-            attr.name for attr in op_def_registry.get(case.behind).attr
-        }:
-            del forward.attr[attr]
-        node.input.insert(1, "forward:output:0")
-    result = definition.output_arg[0]
-    of_result = (types.get(result.type_attr) or [result.type])[0]
-    function.ret["r"] = cast("back", f"node:{result.name}:0", (of_result, _FLOAT))
-    function.signature.output_arg.add(name="r", type=_FLOAT)
-
-
-def run(all_cases: Sequence[Case]) -> list[dict[str, str]]:
-    """For each case, what its kernel does in each 16-bit type: one of the outcomes, what was
-    refused with its words.
-    """
-    if len(all_cases) > _TOGETHER:
-        return run(all_cases[:_TOGETHER]) + run(all_cases[_TOGETHER:])
-    graph_def = graph_pb2.GraphDef()
-    quiet = config_pb2.ConfigProto()
-    graph_def.versions.producer = tf.version.GRAPH_DEF_VERSION
-    quiet.graph_options.rewrite_options.disable_meta_optimizer = True
-    for number, case in enumerate(all_cases):
-        names = []
-        for position, value in enumerate(case.values):
-            node = graph_def.node.add(name=f"{number}_{position}", op="Const")
-            node.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum
-            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
-            names.append(node.name)
-        for name in ("float32", *TYPES):
-            _add_function(graph_def, f"f_{number}_{name}", case, tf.as_dtype(name).as_datatype_enum)
-            call = graph_def.node.add(name=f"{number}_{name}", op="PartitionedCall", input=names)
-            call.attr["f"].func.name = f"f_{number}_{name}"
-            call.attr["Tin"].list.type.extend(
-                tf.as_dtype(value.dtype).as_datatype_enum for value in case.values
-            )
-            call.attr["Tout"].list.type.append(_FLOAT)
-            call.attr["config_proto"].s = quiet.SerializeToString()
-    with (
-        tf.Graph().as_default() as graph,
-        tf.compat.v1.Session(graph=graph, config=quiet) as session,
-    ):
-        tf.graph_util.import_graph_def(graph_def, name="")
-        return [_outcomes(session, number, case) for number, case in enumerate(all_cases)]
-
-
-def _outcomes(session: Any, number: int, case: Case) -> dict[str, str]:
-    """Returns a case's outcome by type, with equal values in 16 bit, which change a gradient's
-    maximum.
-    """
-    tolerance = math.inf if case.behind or case.op == _WRONG else _TOLERANCE
-    try:
-        expected = session.run(f"{number}_float32:0")
-    except tf.errors.OpError:
-        return dict.fromkeys(TYPES, FAILS_IN_FLOAT32)
-    found = {}
-    for name in TYPES:
-        try:
-            difference = np.linalg.norm(session.run(f"{number}_{name}:0") - expected)
-            found[name] = RUNS if difference <= tolerance * np.linalg.norm(expected) else DIFFERS
-        except tf.errors.OpError as error:
-            found[name] = f"{REFUSES}: {' '.join(str(error).split())}"
+    attributes = node_attributes(case, wanted)
+    found = []
+    for arg in op_def_registry.get(case.op).input_arg:
+        of_arg = types.get(arg.type_list_attr) or types.get(arg.type_attr) or [arg.type]
+        count = attributes[arg.number_attr].i if arg.number_attr else 1
+        found += of_arg * count
     return found
 
 
+def _function(name, case, wanted):
+    """A function of the node and casts."""
+    lines = []
+    arguments = []
+    inputs = []
+    types = _input_types(case, wanted)
+    if case.behind:
+        types[1:2] = []
+    for position, value in enumerate(case.values):
+        arguments.append(f"a{position}: {value.dtype.name}")
+        inputs.append(f"a{position}")
+        if value.dtype == np.float32 and types[position] != _FLOAT:
+            target = _name(types[position])
+            lines.append(f"c{position} = Cast(a{position}) SrcT=float32 DstT={target}")
+            inputs[position] = f"c{position}:y:0"
+    if case.behind:
+        lines.append(_line(case._replace(op=case.behind), wanted, inputs[:1], "forward"))
+        inputs.insert(1, "forward:output:0")
+    lines.append(_line(case, wanted, inputs))
+    (result, *_) = op_def_registry.get(case.op).output_arg
+    (of_result,) = type_attributes(case, wanted).get(result.type_attr, [result.type])
+    tensor = f"node:{result.name}:0"
+    if of_result != _FLOAT:
+        lines.append(f"back = Cast({tensor}) SrcT={_name(of_result)} DstT=float32")
+        tensor = "back:y:0"
+    head = f"function {name}({', '.join(arguments)}) -> (r: float32)"
+    return small_graphs.function("\n".join([head, *lines, f"return r = {tensor}"]))
+
+
+def outcomes_of(case):
+    """By type, what a case's kernel does: one of the outcomes, and what was refused in its words.
+
+    Equal values in 16 bit change a gradient's maximum, so it may differ.
+    """
+    tolerance = _TOLERANCE
+    if case.behind or case.op == _WRONG:
+        tolerance = math.inf
+    try:
+        expected = _computed(case, "float32")
+    except tf.errors.OpError:
+        return dict.fromkeys(TYPES, FAILS_IN_FLOAT32)
+    found = {}
+    for kind in TYPES:
+        try:
+            difference = np.linalg.norm(_computed(case, kind) - expected)
+        except tf.errors.OpError as error:
+            found[kind] = f"{REFUSES}: {' '.join(str(error).split())}"
+            continue
+        is_near = difference <= tolerance * np.linalg.norm(expected)
+        found[kind] = RUNS if is_near else DIFFERS
+    return found
+
+
+def _computed(case, kind):
+    """The result of a case in a type, by a function that Grappler leaves as it is.
+
+    Raises:
+        tf.errors.OpError: the kernel refuses it.
+    """
+    name = f"case_{next(_numbers)}"
+    eager = context.context()
+    eager.add_function_def(_function(name, case, tf.as_dtype(kind).as_datatype_enum))
+    (result,) = eager.call_function(name.encode(), [tf.constant(value) for value in case.values], 1)
+    return result.numpy()
+
+
 if __name__ == "__main__":
-    made = cases()
-    outcomes = run(made)
-    if sys.argv[1:] == ["--json"]:
-        by_onednn = [name for name in TYPES if onednn.computes(tf.as_dtype(name).as_datatype_enum)]
-        print(json.dumps({"onednn": by_onednn, "outcomes": outcomes}))
-        raise SystemExit
-    for case, of_case in zip(made, outcomes, strict=True):
-        for name, outcome in of_case.items():
-            if outcome not in (RUNS, FAILS_IN_FLOAT32):
-                print(name, case, outcome, sep=" | ")
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    by_onednn = [name for name in TYPES if onednn.computes(tf.as_dtype(name).as_datatype_enum)]
+    print(json.dumps({"onednn": by_onednn, "outcomes": [outcomes_of(case) for case in cases()]}))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import pytest
 
@@ -22,8 +23,6 @@ from amp_tf.oplists.cost_tables import (
 )
 from amp_tf.oplists.table import ALLOW, CLEAR, CPU, INFER, ROWS
 
-SMALL = 10_000
-LARGE = 10_000_000
 FILES = sorted(SHIPPED_FOLDER.glob("*.json"))
 
 
@@ -48,43 +47,32 @@ def test_every_product_of_the_cpu_lists_costs_as_one_that_was_measured(path):
 
 PLAIN = ProductCost(100.0, 0.1, 1_000.0)
 OTHER = ProductCost(50.0, 0.4, 1_000.0)
+TURNED = "MatMul" + TRANSPOSED
+FIRST = "Conv2D" + CHANNELS_FIRST
+CONVOLUTION = {"Conv2D": (PLAIN, OTHER)}
 #: The op, how it reads its inputs, the rows that there are in float32 and in 16 bit, and those that
 #: count.
 ROWS_OF_PRODUCTS = {
-    "as its own row says": (
-        "Einsum",
-        "",
-        {"BatchMatMulV2": (PLAIN, PLAIN), "Einsum": (OTHER, OTHER)},
-        (OTHER, OTHER),
-    ),
-    "as that of the kernel that it runs": (
-        "Einsum",
-        "",
-        {"BatchMatMulV2": (PLAIN, OTHER)},
-        (PLAIN, OTHER),
-    ),
+    "as its own row says": ("Einsum", "", {"Einsum": (OTHER, OTHER)}, (OTHER, OTHER)),
+    "as that of the kernel that it runs": ("Einsum", "", {}, (PLAIN, OTHER)),
     "turned, as its own row says": (
         "_FusedMatMul",
         TRANSPOSED,
-        {"MatMul" + TRANSPOSED: (OTHER, PLAIN)},
+        {TURNED: (OTHER, PLAIN)},
         (OTHER, PLAIN),
     ),
-    "turned, of another op": (
-        "Einsum",
-        TRANSPOSED,
-        {"BatchMatMulV2": (OTHER, PLAIN)},
-        (OTHER, PLAIN),
-    ),
+    "turned, of another op": ("Einsum", TRANSPOSED, {}, (PLAIN, OTHER)),
     "channels first where nobody has measured it": (
-        *("_FusedConv2D", CHANNELS_FIRST, {"Conv2D": (PLAIN, OTHER)}, (PLAIN, PLAIN)),
+        "_FusedConv2D",
+        CHANNELS_FIRST,
+        CONVOLUTION,
+        (PLAIN, PLAIN),
     ),
-    "so with one tap": ("Conv2D", POINTWISE_FIRST, {"Conv2D": (PLAIN, OTHER)}, (PLAIN, PLAIN)),
+    "so with one tap": ("Conv2D", POINTWISE_FIRST, CONVOLUTION, (PLAIN, PLAIN)),
     "channels first where it was measured": (
-        *(
-            "Conv2D",
-            CHANNELS_FIRST,
-            {"Conv2D": (OTHER, OTHER), "Conv2D" + CHANNELS_FIRST: (PLAIN, OTHER)},
-        ),
+        "Conv2D",
+        CHANNELS_FIRST,
+        {"Conv2D": (OTHER, OTHER), FIRST: (PLAIN, OTHER)},
         (PLAIN, OTHER),
     ),
 }
@@ -94,40 +82,38 @@ ROWS_OF_PRODUCTS = {
     ("op", "variant", "rows", "count"), ROWS_OF_PRODUCTS.values(), ids=ROWS_OF_PRODUCTS
 )
 def test_a_product_costs(op, variant, rows, count):
-    table = dataclasses.replace(SHIPPED, products={"MatMul": (PLAIN, PLAIN), **rows})
+    products = {"MatMul": (PLAIN, PLAIN), "BatchMatMulV2": (PLAIN, OTHER), **rows}
+    table = dataclasses.replace(SHIPPED, products=products)
     assert table.of_product(op, 1e9, 1e6, variant) == tuple(cost.of(1e9, 1e6) for cost in count)
 
 
 def test_a_small_product_takes_more_for_each_operation():
     cost = ProductCost(100.0, 0.1, 1_000.0, alone=0.01)
-    assert cost.of(FEW_OPERATIONS / 2, 0.0) == FEW_OPERATIONS / 2 * 0.02 + 1_000
-    assert (
-        cost.of(4 * FEW_OPERATIONS, 0.0)
-        == 4 * FEW_OPERATIONS * 0.01 + FEW_OPERATIONS * 0.01 + 1_000
-    )
+    few = FEW_OPERATIONS
+    assert cost.of(few / 2, 50.0) == pytest.approx(few / 2 * 0.02 + 5 + 1_000)
+    assert cost.of(4 * few, 50.0) == pytest.approx(4 * few * 0.01 + few * 0.01 + 5 + 1_000)
 
 
 def test_times_of_what_is_between_two_measured_sizes_lie_on_the_line_between_theirs():
-    sizes = (1e4, 1e6, 1e8)
     table = dataclasses.replace(
         SHIPPED,
-        sizes=sizes,
+        sizes=(1e4, 1e6, 1e8),
         elements={"Relu": ((1.0, 4.0), (3.0, 2.0), (5.0, 1.0))},
         to_f16=(1.0, 3.0, 5.0),
         to_float32=(4.0, 2.0, 1.0),
     )
     between = (1e4 + 1e6) / 2
-    each = {
-        1e3: (1e3, 4e3),
-        1e4: (1e4, 4e4),
-        between: ((1e4 + 3e6) / 2, (4e4 + 2e6) / 2),
-        1e6: (3e6, 2e6),
-        1e8: (5e8, 1e8),
-        1e9: (5e9, 1e9),
-    }
-    for elements, pair in each.items():
-        assert table.of_op("Relu", elements) == pytest.approx(pair)
-        assert table.of_casts(elements)[::-1] == pytest.approx([DISPATCH + time for time in pair])
+    for elements, in_float32, in_f16 in (
+        (1e3, 1e3, 4e3),
+        (1e4, 1e4, 4e4),
+        (between, (1e4 + 3e6) / 2, (4e4 + 2e6) / 2),
+        (1e6, 3e6, 2e6),
+        (1e8, 5e8, 1e8),
+        (1e9, 5e9, 1e9),
+    ):
+        assert table.of_op("Relu", elements) == pytest.approx((in_float32, in_f16))
+        casts = (DISPATCH + in_f16, DISPATCH + in_float32)
+        assert table.of_casts(elements) == pytest.approx(casts)
     assert table.of_op("Relu", 0) == (0, 0)
 
 
@@ -138,32 +124,29 @@ def test_a_table_comes_back_from_its_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("what", "change"),
+    ("what", "place", "wrong"),
     [
-        ("another version", lambda fields: fields.update(version=2)),
-        ("not 2 positive times", lambda fields: fields["elements"].update(Mul=[[0.1, -0.1]] * 7)),
-        (
-            "not figures of a product",
-            lambda fields: fields["products"].update(Conv2D=[[0, 1, 1], [1, 1, 1]]),
-        ),
-        ("no MatMul", lambda fields: fields["products"].pop("MatMul")),
-        ("to_f16", lambda fields: fields.pop("to_f16")),
-        (
-            "not 7 rows of positive times",
-            lambda fields: fields["elements"].update(Mul=[[0.1, 0.1]]),
-        ),
-        ("not sizes from small to large", lambda fields: fields.update(sizes=[2e6, 1e6])),
-        ("not 7 positive times", lambda fields: fields.update(to_f16=[0.1])),
-        (
-            "not figures of a product",
-            lambda fields: fields["products"].update(Conv2D=[[1, 1, float("nan")], [1, 1, 1]]),
-        ),
+        ("another version", ["version"], 2),
+        ("not 2 positive times", ["elements", "Mul"], [[0.1, -0.1]] * 7),
+        ("not 7 rows of positive times", ["elements", "Mul"], [[0.1, 0.1]]),
+        ("not figures of a product", ["products", "Conv2D"], [[0, 1, 1], [1, 1, 1]]),
+        ("not figures of a product", ["products", "Conv2D"], [[1, 1, math.nan], [1, 1, 1]]),
+        ("no MatMul", ["products"], {}),
+        ("to_f16", ["to_f16"], None),
+        ("not sizes from small to large", ["sizes"], [2e6, 1e6]),
+        ("not 7 positive times", ["to_f16"], [0.1]),
     ],
 )
-def test_a_file_that_is_no_table_says_so(tmp_path, what, change):
+def test_a_file_that_is_no_table_says_so(tmp_path, what, place, wrong):
     path = tmp_path / "costs.json"
     fields = json.loads(SHIPPED.to_json())
-    change(fields)
+    *around, last = place
+    of = fields
+    for key in around:
+        of = of[key]
+    of[last] = wrong
+    if wrong is None:
+        del of[last]
     path.write_text(json.dumps(fields), encoding="utf-8")
     with pytest.raises(ConfigError, match="not a table of costs") as caught:
         read_table(path)
@@ -173,12 +156,12 @@ def test_a_file_that_is_no_table_says_so(tmp_path, what, change):
 
 def test_a_careful_table_halves_the_gain_of_products_and_leaves_the_rest():
     careful = SHIPPED.conservative("for tests")
-    large = 1e18  # operations: nothing else counts
-    gain, careful_gain = (
-        pair[0] / pair[1] for pair in (t.of_product("MatMul", large, 1) for t in (SHIPPED, careful))
-    )
-    assert careful_gain == pytest.approx(gain**0.5)
-    assert careful.of_op("Relu", LARGE) == SHIPPED.of_op("Relu", LARGE)
+    gains = []
+    for table in (SHIPPED, careful):
+        in_float32, in_f16 = table.of_product("MatMul", 1e18, 1)  # so many that nothing else counts
+        gains.append(in_float32 / in_f16)
+    assert gains[1] == pytest.approx(gains[0] ** 0.5)
+    assert careful.of_op("Relu", 1e7) == SHIPPED.of_op("Relu", 1e7)
     assert careful.source == "for tests"
 
 
@@ -199,11 +182,3 @@ def test_a_careful_table_halves_the_gain_of_products_and_leaves_the_rest():
 )
 def test_a_convolution_computes_whole_vectors_of_its_results_channels(op, kernel, times):
     assert padding_factor(op, kernel) == pytest.approx(times)
-
-
-def test_a_product_costs_by_its_operations_and_by_its_tensors():
-    in_float32, in_f16 = SHIPPED.products["Conv2D"]
-    found = SHIPPED.of_product("_FusedConv2D", 1e9, 1e6)
-    for time, cost in zip(found, (in_float32, in_f16), strict=True):
-        few = FEW_OPERATIONS * cost.alone
-        assert time == pytest.approx(1e9 / cost.rate + 1e6 * cost.ns + cost.start + few)

@@ -60,29 +60,25 @@ def test_onednn_is_on_where_this_tensorflow_says_so():
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "has_gpu", "has_f16"),
+    ("capabilities", "has_f16"),
     [
-        ((), False, False),
-        (((7, 0),), True, True),
-        (((9, 0),), True, True),
-        (((10, 0), (8, 6)), True, True),
-        (((6, 1),), True, False),
-        (((8, 0), (6, 0)), True, False),
+        ((), False),
+        (((7, 0),), True),
+        (((10, 0), (8, 6)), True),
+        (((6, 1),), False),
+        (((8, 0), (6, 0)), False),
     ],
 )
-def test_every_gpu_must_be_fast_in_16_bit(capabilities, has_gpu, has_f16):
+def test_every_gpu_must_be_fast_in_16_bit(capabilities, has_f16):
     found = Hardware(gpu_capabilities=capabilities)
-    assert (found.has_gpu, found.gpu_has_f16) == (has_gpu, has_f16)
+    assert found.has_gpu == bool(capabilities)
+    assert found.gpu_has_f16 == has_f16
 
 
-@pytest.mark.parametrize(
-    "wrong", ["7.0", (7, 0), ((7, 0, 0),), (("7", "0"),), (7.0,), [None], None, 7]
-)
+@pytest.mark.parametrize("wrong", ["7.0", (7, 0), ((7, 0, 0),), (("7", "0"),), [None], None])
 def test_what_is_no_row_of_pairs_is_refused(wrong):
-    with pytest.raises(
-        ConfigError,
-        match=r"^Hardware\.gpu_capabilities: .* is not a list of compute capabilities\. Write a",
-    ):
+    told = r"^Hardware\.gpu_capabilities: .* is not a list of compute capabilities\. Write a"
+    with pytest.raises(ConfigError, match=told):
         Hardware(gpu_capabilities=wrong)
 
 
@@ -123,14 +119,13 @@ def test_a_kind_of_cpu_that_was_measured_has_its_shipped_table(monkeypatch, tmp_
     ("flags", "gains"), [("avx512_bf16", False), ("amx_bf16 avx512_bf16", True)]
 )
 def test_an_intel_cpu_gains_by_bfloat16_with_amx_alone(monkeypatch, tmp_path, flags, gains):
-    cpu(
-        monkeypatch,
-        tmp_path,
-        f"vendor_id\t: GenuineIntel\ncpu family\t: 6\nflags\t: avx512f {flags}\n",
-    )
+    text = f"vendor_id\t: GenuineIntel\ncpu family\t: 6\nflags\t: avx512f {flags}\n"
+    cpu(monkeypatch, tmp_path, text)
     found = Hardware.detect_cpu()
     in_float32, in_f16 = found.costs.of_product("MatMul", 1e12, 1)
-    assert (found.cpu_has_bf16, found.cpu_gains, in_float32 > 2 * in_f16) == (True, gains, gains)
+    assert found.cpu_has_bf16
+    assert found.cpu_gains == gains
+    assert (in_float32 > 2 * in_f16) == gains
 
 
 @pytest.mark.parametrize(
@@ -152,19 +147,21 @@ def test_of_another_kind_of_cpu_the_careful_choice_is_made_and_said(monkeypatch,
     assert "amp-tf calibrate measures this one" in found.costs.source
 
 
-def test_what_was_measured_here_counts_before_what_is_shipped():
+def calibrated(text):
+    """Writes this CPU's own table."""
     path = hardware.cache_file()
     path.parent.mkdir(parents=True)
-    path.write_text(
-        dataclasses.replace(SHIPPED, source="measured here").to_json(), encoding="utf-8"
-    )
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_what_was_measured_here_counts_before_what_is_shipped():
+    calibrated(dataclasses.replace(SHIPPED, source="measured here").to_json())
     assert Hardware.detect_cpu().costs.source == "measured here"
 
 
 def test_a_broken_file_is_told_once_and_the_shipped_table_counts():
-    path = hardware.cache_file()
-    path.parent.mkdir(parents=True)
-    path.write_text("{}", encoding="utf-8")
+    path = calibrated("{}")
     with pytest.warns(UserWarning, match="not a table of costs") as caught:
         found = hardware.costs_here()
     assert str(path) in str(caught[0].message)

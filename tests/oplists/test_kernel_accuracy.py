@@ -8,9 +8,6 @@ the normal numbers of the type.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -29,14 +26,14 @@ LEFT_OUT = table.Trait(
     "BiasAddGrad OnesLike Where ZerosLike _MklSwish", table.SHAPE_QUESTIONS, table.CONTROL_FLOW
 )
 #: Float64 kernels that lose as much, and functions that do not.
-EXACT: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+EXACT = {
     "Elu": lambda x: np.where(x < 0, np.expm1(x), x),
     "LogSoftmax": lambda x: -np.logaddexp(0, -x),
     "Selu": lambda x: SELU_SCALE * np.where(x < 0, SELU_ALPHA * np.expm1(x), x),
 }
 
 
-def operands(op: str) -> list[str]:
+def operands(op):
     """The inputs of an op that takes values of one type and needs nothing else; else none."""
     definition = op_def_registry.get(op)
     if definition is None:
@@ -51,7 +48,7 @@ def operands(op: str) -> list[str]:
     return [argument.name for argument in definition.input_arg]
 
 
-def listed_ops() -> list[str]:
+def listed_ops():
     ops = []
     for row in table.ROWS:
         if row.op_list in (table.INFER, table.CLEAR) and len(operands(row.op)) == 1:
@@ -59,11 +56,11 @@ def listed_ops() -> list[str]:
     return [op for op in dict.fromkeys(ops) if op not in LEFT_OUT]
 
 
-def ran(op: str, values: np.ndarray, dtype: tf.DType) -> np.ndarray:
+def ran(op, values, dtype):
     """The results of an op in a type, as float64; a softmax takes pairs of a value and zero."""
     (name,) = operands(op)
 
-    def compute(x: Any) -> Any:
+    def compute(x):
         if op.endswith("Softmax"):
             return getattr(tf.raw_ops, op)(**{name: tf.stack([x, tf.zeros_like(x)], -1)})[..., 0]
         return getattr(tf.raw_ops, op)(**{name: x})
@@ -72,19 +69,19 @@ def ran(op: str, values: np.ndarray, dtype: tf.DType) -> np.ndarray:
     return tf.cast(result, tf.float64).numpy().reshape(-1)
 
 
-def ulp(values: np.ndarray, dtype: tf.DType) -> np.ndarray:
+def ulp(values, dtype):
     """The distance of the numbers of a type around each value."""
     sizes = np.maximum(np.abs(values), LEAST[dtype])
     sizes = np.where(np.isfinite(sizes), sizes, LEAST[dtype])
     return np.exp2(np.floor(np.log2(sizes)) - DIGITS[dtype] + 1)
 
 
-def lost(op: str, dtype: tf.DType) -> float:
+def lost(op, dtype):
     """How many ulps of a result the kernel loses at its worst."""
     bits = tf.constant(np.arange(2**16).astype(np.uint16))
     x = tf.cast(tf.bitcast(bits, dtype), tf.float64).numpy()
 
-    def ideal(values: np.ndarray) -> np.ndarray:
+    def ideal(values):
         return EXACT[op](values) if op in EXACT else ran(op, values, tf.float64)
 
     with np.errstate(all="ignore"):

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-import tensorflow as tf
 
 import amp_tf
 from amp_tf.config import AmpConfig
@@ -21,7 +20,8 @@ from amp_tf.painting.eligibility import find_obstacles
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.paint import paint
 from amp_tf.painting.reasons import Code
-from tests.small_graphs import function, graph
+from tests.rewriting.rewritten import shaped
+from tests.small_graphs import function, graph, run
 
 BF16_CPU = Hardware(cpu_has_bf16=True)
 VOLTA = Hardware(gpu_capabilities=((7, 0),))
@@ -52,6 +52,11 @@ class Painted:
         """The reason that decided on a node, and the node that brought it about."""
         reason = self.painting.reason(self.painting.view.names.index(name))
         return reason.code, reason.cause
+
+    def told(self, name: str) -> str:
+        """The name of the reason's code, and its cause if there is one."""
+        code, cause = self.why(name)
+        return f"{code.name} {cause}".strip()
 
     def code(self, name: str) -> Code:
         return self.why(name)[0]
@@ -102,11 +107,14 @@ def check(text: str, f16: str, rules: Mapping[str, Code], settings: Mapping[str,
     assert {name: result.code(name) for name in rules} == dict(rules)
 
 
-def rewritten(build, hardware=BF16_CPU, **settings):
-    """Builds a graph and rewrites it; the graph, what it became, and the decisions by name."""
+def rewritten(text, hardware=BF16_CPU, **settings):
+    """Rewrites a graph with shapes; the graph, what it became, and the decisions by name."""
     settings.setdefault("precision", "bfloat16")
-    with tf.Graph().as_default() as built:
-        build()
-    graph_def = built.as_graph_def(add_shapes=True)
+    graph_def = shaped(text)
     result = amp_tf.rewrite(graph_def, AmpConfig(**settings), preserve=["fetch"], hardware=hardware)
     return graph_def, result.graph, {node.name: node for node in result.report.nodes}
+
+
+def fetched(proto, **feeds):
+    """The value of ``fetch``."""
+    return run(proto, ["fetch"], {f"{name}:0": value for name, value in feeds.items()})[0]

@@ -55,22 +55,20 @@ def float32_products(mode, report):
 def test_no_product_of_an_ordinary_block_is_float32_but_for_its_cost(name, way, modes):
     concrete = traces.step(name, way)
     traced = {device: traces.optimized(concrete, device) for device in traces.DEVICES}
-    results = {mode: rewrite(traced[mode.device], mode) for mode in modes}
-    reports = [(mode.name, result.report) for mode, result in results.items()]
-    reports += [("gpu-float16, XLA", result.report) for result in report_with_xla(concrete)]
-    converted = {mode: sum(graph.converted for graph in report.graphs) for mode, report in reports}
-    assert all(converted[mode.name] for mode in modes)  # or there would be nothing to see
-    lines = [line for mode, report in reports for line in float32_products(mode, report)]
+    lines = []
+    now = {}
+    for mode in modes:
+        result = rewrite(traced[mode.device], mode)
+        assert result.report.converted  # or there would be nothing to see
+        lines += float32_products(mode.name, result.report)
+        figures = figures_of(traced[mode.device], result.graph, mode.table)
+        now[name, way, mode.name] = figures
+    for result in report_with_xla(concrete):
+        lines += float32_products("gpu-float16, XLA", result.report)
     assert not lines, "\n".join(lines)
 
-    committed = {
-        key: row for key, row in table.read(table.COMMITTED).items() if key[:2] == (name, way)
-    }
-    now = {
-        (name, way, mode.name): figures_of(traced[mode.device], result.graph, mode.table)
-        for mode, result in results.items()
-    }
+    rows = table.read(table.COMMITTED)
+    committed = {key: row for key, row in rows.items() if key[:2] == (name, way)}
     changed = table.differences(committed, now)
-    assert not changed, "\n".join(
-        [*changed, "python -m benchmarks.decisions makes the table anew; say why it changed"]
-    )
+    hint = "python -m benchmarks.decisions makes the table anew; say why it changed"
+    assert not changed, "\n".join([*changed, hint])

@@ -28,14 +28,14 @@ CHAIN = """
 
 
 @pytest.fixture
-def canvas() -> Canvas:
+def canvas():
     """A chain of four nodes, each with one unit."""
     view = read_graph(graph(CHAIN), Templates())
     resolution = resolve_target(AmpConfig(precision="bfloat16", target="cpu"), BF16_CPU)
     return Canvas.of(Subject(view, resolution, NO_OBSTACLES))
 
 
-def test_the_lists_are_those_of_the_settings(canvas: Canvas) -> None:
+def test_the_lists_are_those_of_the_settings(canvas):
     lists = np.array([canvas.on_allow, canvas.on_infer, canvas.on_clear, canvas.on_deny])
     assert lists[:, 1:].tolist() == [
         [True, False, False],
@@ -45,7 +45,7 @@ def test_the_lists_are_those_of_the_settings(canvas: Canvas) -> None:
     ]
 
 
-def test_a_decision_changes_another_canvas(canvas: Canvas) -> None:
+def test_a_decision_changes_another_canvas(canvas):
     before = {field.name: getattr(canvas, field.name) for field in dataclasses.fields(canvas)}
     copies = {name: np.copy(value) for name, value in before.items() if hasattr(value, "dtype")}
     verdicts = [Decision(verdict, [1], Code.NEEDED, {1: 2}) for verdict in Verdict]
@@ -55,7 +55,7 @@ def test_a_decision_changes_another_canvas(canvas: Canvas) -> None:
         np.testing.assert_array_equal(getattr(canvas, name), copy, err_msg=name)
 
 
-def test_the_first_reason_stays(canvas: Canvas) -> None:
+def test_the_first_reason_stays(canvas):
     for verdict, flags in ((Verdict.ALLOW, "allow"), (Verdict.DENY, "deny")):
         first = Decision(verdict, [2], Code.JOINED)
         painted = canvas.after(first, Decision(verdict, [2, 3], Code.NEEDED, {2: 1, 3: 1}))
@@ -64,14 +64,14 @@ def test_the_first_reason_stays(canvas: Canvas) -> None:
         assert painted.cause.tolist() == [0, 1, 2, 1]  # a cause belongs to its reason
 
 
-def test_what_is_left_has_no_paint(canvas: Canvas) -> None:
+def test_what_is_left_has_no_paint(canvas):
     painted = canvas.after(Decision(Verdict.ALLOW, [1, 2], Code.ALLOW_LIST))
     left = painted.leaving([2, 3], Code.CARRIED)
     assert left.allow.tolist() == [False, True, False, False]
     assert left.code.tolist() == [0, Code.ALLOW_LIST, Code.CARRIED, 0]  # 3 had none
 
 
-def test_only_what_the_list_painted_is_kept(canvas: Canvas) -> None:
+def test_only_what_the_list_painted_is_kept(canvas):
     keeping = Decision(Verdict.KEEP, [0, 1, 2], Code.BEYOND_RANGE)
     for reason, is_kept in ((Code.ALLOW_LIST, True), (Code.FORCED_BY_NAME, False)):
         painted = canvas.after(Decision(Verdict.ALLOW, [1], reason))
@@ -81,7 +81,7 @@ def test_only_what_the_list_painted_is_kept(canvas: Canvas) -> None:
         assert kept.deny.tolist() == [False, is_kept, False, False]
 
 
-def test_a_note_paints_nothing(canvas: Canvas) -> None:
+def test_a_note_paints_nothing(canvas):
     noted = canvas.after(Decision(Verdict.NOTE, [3], Code.SUMS))
     assert noted.code.tolist() == [0, 0, 0, Code.SUMS]
     assert not (noted.allow | noted.deny).any()
@@ -95,9 +95,7 @@ def test_a_note_paints_nothing(canvas: Canvas) -> None:
         (Direction.BOTH, {2: 1, 0: 1, 3: 2}),
     ],
 )
-def test_a_search_finds_the_nearest_first_with_their_causes(
-    canvas: Canvas, direction: Direction, causes: dict[int, int]
-) -> None:
+def test_a_search_finds_the_nearest_first_with_their_causes(canvas, direction, causes):
     through = np.ones(4, np.bool_)
     through[1] = False  # or it would come back to where it began
     found = reach(canvas.links, [1], through, direction)
@@ -106,7 +104,7 @@ def test_a_search_finds_the_nearest_first_with_their_causes(
     assert 3 not in reach(canvas.links, [1], through, direction)
 
 
-def test_nodes_and_units_are_two_spaces() -> None:
+def test_nodes_and_units_are_two_spaces():
     view = read_graph(graph("x = Placeholder()\ny = Cast(x) SrcT=float32 DstT=int32"), Templates())
     cast = np.array([False, True])
     assert units_of(view, cast).tolist() == [False, True, True]

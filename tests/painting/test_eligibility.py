@@ -26,26 +26,26 @@ SHOWN = {
         CHAIN,
         {"preserve": ["allow1"]},
         "clr1 allow2 clr2",
-        {"allow1": (Code.PRESERVED, ""), "clr1": (Code.BESIDE_ALLOW, "allow2")},
+        {"allow1": "PRESERVED", "clr1": "BESIDE_ALLOW allow2"},
     ),
     "a kept name stays and stops the paint": (
         CHAIN,
         {"keep_float32": ("^clr1$",)},
         "allow1 allow2 clr2",
-        {"clr1": (Code.KEPT_BY_NAME, "")},
+        {"clr1": "KEPT_BY_NAME"},
     ),
     "a pattern is searched anywhere in the name": (CHAIN, {"keep_float32": ("low",)}, "", {}),
     "a node of an op on no list is forced": (
         SIN + "\nclr1 = Relu(other1)",
         {"force_f16": ("other",)},
         "other1 clr1",
-        {"other1": (Code.FORCED_BY_NAME, ""), "clr1": (Code.BESIDE_ALLOW, "other1")},
+        {"other1": "FORCED_BY_NAME", "clr1": "BESIDE_ALLOW other1"},
     ),
     "a node is not forced where its op cannot be": (
         CHAIN + "\nd = Polygamma(x, x)\ne = Erfinv(x)",
         {"force_f16": ("^[de]$",)},
         "allow1 clr1 allow2 clr2",
-        {"d": (Code.TYPE_NOT_ALLOWED, ""), "e": (Code.NO_KERNEL, "")},
+        {"d": "TYPE_NOT_ALLOWED", "e": "NO_KERNEL"},
     ),
     # TensorFlow aborts the process at a constant whose value has another type.
     "a constant is not forced": (
@@ -64,25 +64,25 @@ SHOWN = {
         CHAIN,
         {"force_f16": ("allow",), "keep_float32": ("allow1",)},
         "clr1 allow2 clr2",
-        {"allow1": (Code.KEPT_BY_NAME, ""), "allow2": (Code.FORCED_BY_NAME, "")},
+        {"allow1": "KEPT_BY_NAME", "allow2": "FORCED_BY_NAME"},
     ),
     "preserving wins over forcing": (
         CHAIN,
         {"force_f16": ("allow",), "preserve": ["allow2"]},
         "allow1 clr1",
-        {"allow2": (Code.PRESERVED, "")},
+        {"allow2": "PRESERVED"},
     ),
     "a scope keeps a node": (
         CHAIN.replace("Relu(allow1)", "Relu(allow1) _amp_tf_scope='float32'"),
         {},
         "allow1 allow2 clr2",
-        {"clr1": (Code.KEPT_BY_SCOPE, "")},
+        {"clr1": "KEPT_BY_SCOPE"},
     ),
     "a scope forces a node": (
         SIN + " _amp_tf_scope='float16'",
         {},
         "other1",
-        {"other1": (Code.FORCED_BY_SCOPE, "")},
+        {"other1": "FORCED_BY_SCOPE"},
     ),
     "one for another type does not": (SIN + " _amp_tf_scope='bfloat16'", {}, "", {}),
     "an argument and a result keep their types": (
@@ -91,20 +91,20 @@ SHOWN = {
         "clr2 = Relu(allow1:product:0)\nreturn y = clr2:activations:0",
         {"force_f16": ("x",)},
         "clr1 allow1 clr2",
-        {"x": (Code.PRESERVED, ""), "f/y": (Code.PRESERVED, "")},
+        {"x": "PRESERVED", "f/y": "PRESERVED"},
     ),
     "an op that holds functions stays although it is on a list": (
         "x = Placeholder()\na = MatMul(x, x)\nw = StatelessWhile(a) T=[float32] cond=c body=b",
         {"precision": "bfloat16"},
         "a",
-        {"w": (Code.CALLS_FUNCTION, "")},
+        {"w": "CALLS_FUNCTION"},
     ),
     **{
         f"an op whose definition does not allow 16 bit stays, {field}": (
             "x = Placeholder()\na = Polygamma(x, x)\nb = MatMul(a, a)",
             {field: ("Polygamma",)},
             "b",
-            {"a": (Code.TYPE_NOT_ALLOWED, "")},
+            {"a": "TYPE_NOT_ALLOWED"},
         )
         for field in ("allow_add", "infer_add", "clear_add")
     },
@@ -112,7 +112,7 @@ SHOWN = {
         "x = Placeholder()\ndeny1 = Exp(x)\ninfer1 = Sqrt(deny1)\nallow1 = MatMul(infer1, x)",
         {"force_f16": ("deny1",), "preserve": ["deny1"]},
         "allow1",
-        {"infer1": (Code.AFTER_DENY, "deny1")},
+        {"infer1": "AFTER_DENY deny1"},
     ),
     "a quantized node stays": (
         "f = Placeholder()\na = MatMul(f, f)\nq = QuantizeV2(a, f, f) T=quint8",
@@ -127,24 +127,22 @@ SHOWN = {
 def test_nodes_that_may_change(text, settings, f16, why):
     result = painted(text, **settings)
     assert result.f16 == f16
-    assert {name: result.why(name) for name in why} == why
+    assert {name: result.told(name) for name in why} == why
 
 
 def test_a_preserved_node_that_would_become_its_successor_is_on_the_list_of_its_own_op():
     norm = "n = FusedBatchNorm(deny1, x, x, x, x)\ninfer1 = Log(n)\nallow1 = MatMul(infer1, infer1)"
     text = f"x = Placeholder()\ndeny1 = Exp(x)\n{norm}\nallow0 = MatMul(x, x)\nclr1 = Relu(infer1)"
-    assert painted(text, preserve=["n"]).f16 == "allow1 allow0"
-    assert painted(text, preserve=["n"]).code("infer1") is Code.NO_ALLOW_NEIGHBOUR
-    assert painted(text, preserve=["n"], infer_add=("FusedBatchNorm",)).why("infer1") == (
-        Code.AFTER_DENY,
-        "n",
-    )
+    result = painted(text, preserve=["n"])
+    assert result.f16 == "allow1 allow0"
+    assert result.code("infer1") is Code.NO_ALLOW_NEIGHBOUR
+    listed = painted(text, preserve=["n"], infer_add=("FusedBatchNorm",))
+    assert listed.told("infer1") == "AFTER_DENY n"
 
 
 def test_name_rules_that_match_nothing_are_told():
-    patterns = painted(
-        CHAIN, keep_float32=("loss", "allow1"), force_f16=("head",)
-    ).painting.obstacles.patterns
+    result = painted(CHAIN, keep_float32=("loss", "allow1"), force_f16=("head",))
+    patterns = result.painting.obstacles.patterns
     assert patterns == {"head": False, "loss": False, "allow1": True}
 
 
@@ -161,13 +159,10 @@ LAYERS = """
     "pattern", ["layer:block_1", "layer:net/block_1/first", "layer:block_\\d/first"]
 )
 def test_a_layer_is_kept_by_its_path_with_its_gradient(pattern):
-    result = painted(LAYERS, keep_float32=(pattern,))
+    result = painted(LAYERS, keep_float32=(pattern, "layer:block_2"))
     assert result.f16 == "net/block_12/first/MatMul"
-    assert result.why("net/block_1/first/Relu") == (Code.KEPT_BY_NAME, "")
-    assert result.painting.obstacles.patterns == {pattern: True}
-    assert painted(LAYERS, keep_float32=("layer:block_2",)).painting.obstacles.patterns == {
-        "layer:block_2": False
-    }
+    assert result.told("net/block_1/first/Relu") == "KEPT_BY_NAME"
+    assert result.painting.obstacles.patterns == {pattern: True, "layer:block_2": False}
 
 
 @pytest.mark.parametrize(
@@ -193,11 +188,15 @@ def test_a_scope_for_some_layers_is_for_their_nodes_alone():
     marked = LAYERS.replace("MatMul(x, x)", f"MatMul(x, x) _amp_tf_scope='{inner}'")
     marked = marked.replace("Relu, x)", f"Relu, x) _amp_tf_scope='{inner}'")
     result = painted(marked)
-    assert result.why("net/block_1/first/MatMul") == (Code.KEPT_BY_SCOPE, "")
-    assert result.why("net/block_12/first/MatMul") == (Code.ALLOW_LIST, "")
+    assert result.told("net/block_1/first/MatMul") == "KEPT_BY_SCOPE"
+    assert result.told("net/block_12/first/MatMul") == "ALLOW_LIST"
 
 
-def test_nodes_on_another_device_stay_and_what_follows_them_too():
+@pytest.mark.parametrize(
+    ("hardware", "f16", "other"),
+    [(VOLTA, "allow1 clr2 allow3", "allow2"), (BF16_CPU, "allow2 clr2 allow3", "allow1")],
+)
+def test_nodes_on_another_device_stay_and_what_follows_them_too(hardware, f16, other):
     text = f"""
         x = Placeholder()
         allow1 = MatMul(x, x) {GPU}
@@ -206,12 +205,9 @@ def test_nodes_on_another_device_stay_and_what_follows_them_too():
         clr2 = Relu(x)
         allow3 = MatMul(clr2, clr2)
     """
-    for hardware, f16, other in (
-        (VOLTA, "allow1 clr2 allow3", "allow2"),
-        (BF16_CPU, "allow2 clr2 allow3", "allow1"),
-    ):
-        result = painted(text, hardware=hardware)
-        assert (result.f16, result.why(other)) == (f16, (Code.OTHER_DEVICE, ""))
+    result = painted(text, hardware=hardware)
+    assert result.f16 == f16
+    assert result.told(other) == "OTHER_DEVICE"
 
 
 THREE = "x = Placeholder()\na1 = MatMul(x, x)\na2 = MatMul(x, x)\nb = MatMul(x, x)"
@@ -245,7 +241,8 @@ THREE = "x = Placeholder()\na1 = MatMul(x, x)\na2 = MatMul(x, x)\nb = MatMul(x, 
 )
 def test_where_nothing_is_converted_the_commonest_obstacle_is_the_reason(text, settings, rule):
     result = painted(text, **settings)
-    assert (result.f16, result.painting.why_nothing) == ("", rule)
+    assert result.f16 == ""
+    assert result.painting.why_nothing == rule
 
 
 def test_without_a_target_every_node_says_why():

@@ -6,17 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists import table
 from amp_tf.painting.reasons import Code
 from amp_tf.painting.value_graph import ValueGraph, find_edges
-from tests.painting.painted import CPU, both, check, painted, rewritten
-from tests.small_graphs import graph, run
-
-v1 = tf.compat.v1
+from tests.painting.painted import CPU, both, check, fetched, painted, rewritten
+from tests.small_graphs import graph
 
 GIVEN = (
     "x = Placeholder()\ny = Placeholder()\n"
@@ -358,25 +355,33 @@ def test_what_a_call_gets_is_used_by_a_product_if_its_function_has_one(op, resul
 
 
 def test_positions_are_rounded_once_only():
-    def build():
-        flow = tf.matmul(tf.ones((64, 8)), tf.zeros((8, 64)), name="flow")
-        positions = tf.floor(tf.add(flow, tf.range(513.0, 577.0), name="positions"), name="floor")
-        tf.identity(tf.cast(positions, tf.int32), name="fetch")
-        tf.matmul(flow, tf.ones((64, 4)), name="next")
-
-    old, new, nodes = rewritten(build)
-    assert {nodes[name].reason.code for name in ("positions", "floor")} == {Code.WHOLE_NUMBERS}
+    old, new, nodes = rewritten("""
+        ones = Const() value=float32[64, 8]*1
+        zeros = Const() value=float32[8, 64]*0
+        w = Const() value=float32[64, 4]
+        places = Placeholder() shape=[64]
+        flow = MatMul(ones, zeros)
+        positions = AddV2(flow, places)
+        floor = Floor(positions)
+        fetch = Cast(floor) SrcT=float32 DstT=int32
+        next = MatMul(flow, w)
+    """)
+    for name in ("positions", "floor"):
+        assert nodes[name].reason.code is Code.WHOLE_NUMBERS
     assert nodes["flow"].precision.is_f16
-    np.testing.assert_array_equal(run(new, ["fetch"])[0], run(old, ["fetch"])[0])
+    places = np.arange(513.0, 577.0)
+    np.testing.assert_array_equal(fetched(new, places=places), fetched(old, places=places))
 
 
 def test_a_cast_to_bool_keeps_nothing():
-    def build():
-        x = tf.nn.relu(tf.matmul(tf.ones((8, 8)), tf.ones((8, 8))), name="relu")
-        tf.identity(tf.cast(x, tf.bool), name="fetch")
-        tf.matmul(x, tf.ones((8, 8)), name="product")
-
-    assert rewritten(build)[2]["relu"].precision.is_f16
+    nodes = rewritten("""
+        x = Placeholder() shape=[8, 8]
+        first = MatMul(x, x)
+        relu = Relu(first)
+        fetch = Cast(relu) SrcT=float32 DstT=bool
+        product = MatMul(relu, x)
+    """)[2]
+    assert nodes["relu"].precision.is_f16
 
 
 SMALL = """

@@ -9,11 +9,11 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Code
 from amp_tf.precision import Precision
 from tests.left_out import differing, without
-from tests.painting.painted import CPU, GPU, both, painted
+from tests.painting.painted import BF16_CPU, CPU, GPU, both, fetched, painted
+from tests.rewriting.rewritten import node_of, shaped
 
 
 @pytest.fixture(autouse=True)
@@ -23,57 +23,82 @@ def only_range():
         yield
 
 
-BF16_CPU = Hardware(cpu_has_bf16=True)
 LOWEST = float(tf.float32.min)
 
 
-def attention(masked) -> tf.compat.v1.GraphDef:
-    """Products of 512 rows, with a mask over the scores; ``masked`` takes the scores and what is
-    allowed.
-    """
-    with tf.Graph().as_default() as graph:
-        x = tf.compat.v1.placeholder(tf.float32, (8, 512, 64), name="x")
-        allowed = tf.compat.v1.placeholder(tf.bool, (512, 512), name="allowed")
-        scores = tf.matmul(x, x, transpose_b=True, name="scores")
-        weights = tf.nn.softmax(tf.identity(masked(scores, allowed), name="masked"), name="softmax")
-        tf.matmul(weights, x, name="result")
-    return graph.as_graph_def(add_shapes=True)
+#: Products of 512 rows, with a mask over the scores.
+ATTENTION = """
+    x = Placeholder() shape=[8, 512, 64]
+    allowed = Placeholder() dtype=bool shape=[512, 512]
+    lowest = Const() value=float32[]*{lowest}
+    zero = Const() value=float32[]*0
+    scores = BatchMatMulV2(x, x) adj_y=true
+    {mask}
+    masked = Identity(mask)
+    softmax = Softmax(masked)
+    result = BatchMatMulV2(softmax, x)
+"""
+WHERE = "mask = SelectV2(allowed, scores, lowest)"
+FULL = """
+    size = Const() dtype=int32 value=int32[2]*512
+    full = Fill(size, lowest) index_type=int32
+"""
+CELLS = """
+    cells = Const() dtype=int64 value=int64[2, 2]*1
+    many = Const() dtype=int64 value=int64[2]*512
+    two = Const() dtype=int32 value=int32[1]*2
+    values = Fill(two, lowest) index_type=int32
+"""
+SEGMENT = """
+    ids = Const() dtype=int32 value=int32[2]*3
+    count = Const() dtype=int32 value=int32[]*512
+    ones = Const() value=float32[2]*1
+    never = UnsortedSegmentMax(ones, ids, count) Tindices=int32 Tnumsegments=int32
+"""
+DIAGONAL = f"""
+    line = Const() value=float32[512]*{LOWEST}
+    none = Const() dtype=int32 value=int32[]*0
+    any = Const() dtype=int32 value=int32[]*-1
+    never = MatrixDiagV3(line, none, any, any, zero)
+"""
+TRIANGLE = f"""
+    {FULL}
+    all = Const() dtype=int64 value=int64[]*-1
+    no = Const() dtype=int64 value=int64[]*0
+    never = MatrixBandPart(full, all, no) Tindex=int64
+"""
+#: The mask, or what is added to the scores.
+MASKS = {
+    "where": WHERE,
+    "a sum": "never = SelectV2(allowed, zero, lowest)",
+    "a fill": f"{FULL}mask = SelectV2(allowed, scores, full)",
+    "a sparse sum": f"{CELLS}never = SparseToDense(cells, many, values, zero) Tindices=int64",
+    "a scattered sum": f"{CELLS}never = ScatterNd(cells, values, many) Tindices=int64",
+    "an update": (
+        f"{CELLS}zeros = Const() value=float32[512, 512]*0\n"
+        "never = TensorScatterUpdate(zeros, cells, values) Tindices=int64"
+    ),
+    "a diagonal": DIAGONAL,
+    "a triangle": TRIANGLE,
+    "an empty segment": SEGMENT,
+    "many values": "never = Const() value=float32[512, 512]",
+}
+
+
+def attention(mask=WHERE, lowest=LOWEST):
+    if "never = " in mask:
+        mask += "\nmask = AddV2(scores, never)"
+    made = shaped(ATTENTION.format(mask=mask, lowest=lowest))
+    for node in made.node:
+        if node.name == "never" and node.op == "Const":
+            values = np.where(np.eye(512), 0.0, LOWEST).astype("float32")
+            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(values))
+    return made
 
 
 def nodes(graph_def, **settings):
     result = amp_tf.rewrite(graph_def, amp_tf.AmpConfig(**settings), hardware=BF16_CPU)
     return result, {node.name: node for node in result.report.nodes}
-
-
-def where(lowest):
-    return lambda scores, allowed: tf.where(allowed, scores, lowest)
-
-
-CELLS = np.array([[1, 2], [3, 4]], np.int64)
-MASKS = {
-    "where": where(LOWEST),
-    "a sum": lambda scores, allowed: scores + tf.where(allowed, 0.0, LOWEST),
-    "a fill": lambda scores, allowed: tf.where(allowed, scores, tf.fill([512, 512], LOWEST)),
-    "a sparse sum": lambda scores, allowed: (
-        scores + tf.sparse.to_dense(tf.SparseTensor(CELLS, tf.fill([2], LOWEST), (512, 512)))
-    ),
-    "a scattered sum": lambda scores, allowed: (
-        scores + tf.scatter_nd(CELLS, tf.fill([2], LOWEST), (512, 512))
-    ),
-    "an update": lambda scores, allowed: (
-        scores + tf.tensor_scatter_nd_update(tf.zeros((512, 512)), CELLS, tf.fill([2], LOWEST))
-    ),
-    "a diagonal": lambda scores, allowed: scores + tf.linalg.diag(tf.fill([512], LOWEST)),
-    "a triangle": lambda scores, allowed: (
-        scores + tf.linalg.band_part(tf.fill([512, 512], LOWEST), -1, 0)
-    ),
-    "an empty segment": lambda scores, allowed: (
-        scores + tf.math.unsorted_segment_max(tf.ones((2,)), tf.constant([3, 4]), 512)
-    ),
-    "many values": lambda scores, allowed: (
-        scores + np.where(np.eye(512), 0.0, LOWEST).astype("float32")
-    ),
-}
 
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
@@ -86,22 +111,26 @@ def test_a_mask_of_the_lowest_float32_stays_in_float32_with_its_softmax(mask):
 
 @pytest.mark.parametrize("lowest", [-1e9, -np.inf, Precision.BFLOAT16.max_finite])
 def test_a_mask_that_bfloat16_can_hold_is_converted(lowest):
-    _, found = nodes(attention(where(lowest)))
+    _, found = nodes(attention(lowest=lowest))
     assert found["softmax"].reason.code.converts
 
 
 @pytest.mark.parametrize("settings", [{"level": "UNSAFE_FORCE_ALL"}, {"force_f16": ("softmax",)}])
 def test_who_forces_16_bit_gets_it(settings):
-    _, found = nodes(attention(where(LOWEST)), precision="bfloat16", **settings)
+    _, found = nodes(attention(), precision="bfloat16", **settings)
     assert found["softmax"].precision.is_f16
 
 
 def test_a_carrier_that_is_forced_says_so_and_carries_no_further():
-    text = (
-        "never = Const() value=float32[]*-1e9\nx = Placeholder()\ni = Const() dtype=int32 "
-        "value=int32[1]*0\n"
-    )
-    text += "d = MatrixSetDiagV3(x, never, i)\na = MatMul(x, x)\ns = AddV2(a, d)\nb = MatMul(s, x)"
+    text = """
+        never = Const() value=float32[]*-1e9
+        x = Placeholder()
+        i = Const() dtype=int32 value=int32[1]*0
+        d = MatrixSetDiagV3(x, never, i)
+        a = MatMul(x, x)
+        s = AddV2(a, d)
+        b = MatMul(s, x)
+    """
     assert painted(text).f16 == "a b"
     forced = painted(text, force_f16=("^d$",))
     assert forced.f16 == "d a s b"
@@ -109,12 +138,19 @@ def test_a_carrier_that_is_forced_says_so_and_carries_no_further():
 
 
 def guarded(guard):
-    """A logarithm of a product, kept from zero by ``guard``."""
-    with tf.Graph().as_default() as graph:
-        x = tf.compat.v1.placeholder(tf.float32, (512, 512), name="x")
-        odds = tf.sigmoid(tf.matmul(x, x, name="product"), name="odds")
-        tf.matmul(tf.math.log(odds + guard, name="log"), x, name="result")
-    return graph.as_graph_def(add_shapes=True)
+    """A logarithm of a product, kept from zero by a constant."""
+    made = shaped("""
+        x = Placeholder() shape=[512, 512]
+        guard = Const() value=float32[]
+        product = MatMul(x, x)
+        odds = Sigmoid(product)
+        above = AddV2(odds, guard)
+        log = Log(above)
+        result = MatMul(log, x)
+    """)
+    values = np.asarray(guard, "float32")
+    node_of(made, "guard").attr["value"].tensor.CopyFrom(tf.make_tensor_proto(values))
+    return made
 
 
 TABLE = np.full(512, 1e-9, "float32")
@@ -134,12 +170,17 @@ def test_a_guard_that_float16_makes_zero_stays(guard):
 
 
 @pytest.mark.parametrize(
-    "guard", [0.0, 1e-7, 2.0**-24, np.where(np.arange(512) == 7, 1.0, TABLE).astype("float32")]
+    ("guard", "precision"),
+    [
+        (0.0, "float16"),
+        (1e-7, "float16"),
+        (2.0**-24, "float16"),
+        (np.where(np.arange(512) == 7, 1.0, TABLE), "float16"),
+        (1e-30, "bfloat16"),
+    ],
 )
-def test_a_guard_that_float16_holds_is_converted(guard):
-    _, found = nodes(guarded(guard), precision="float16", ignore_performance=True)
-    assert found["log"].reason.code.converts
-    _, found = nodes(guarded(1e-30), precision="bfloat16")
+def test_a_guard_that_the_type_holds_is_converted(guard, precision):
+    _, found = nodes(guarded(guard), precision=precision, ignore_performance=True)
     assert found["log"].reason.code.converts
 
 
@@ -153,74 +194,87 @@ def test_a_guard_that_float16_holds_is_converted(guard):
     ],
 )
 def test_a_factor_close_to_one(precision, bound, is_held):
-    with tf.Graph().as_default() as graph:
-        scaled = tf.multiply(tf.matmul(tf.ones((64, 64)), tf.ones((64, 64))), bound, name="scaled")
-        tf.matmul(scaled, tf.ones((64, 64)))
-    _, found = nodes(graph.as_graph_def(add_shapes=True), precision=precision)
-    assert found["scaled"].reason.code.converts is is_held
+    text = f"""
+        x = Placeholder()
+        bound = Const() value=float32[]*{bound}
+        product = MatMul(x, x)
+        scaled = Mul(product, bound)
+        last = MatMul(scaled, x)
+    """
+    assert painted(text, precision=precision).code("scaled").converts is is_held
 
 
-def test_a_broken_constant_is_no_extreme_one_and_stays_as_it_is():
-    graph_def = attention(where(LOWEST))
-    constant = next(
-        node for node in graph_def.node if node.op == "Const" and node.attr["dtype"].type == 1
-    )
-    for break_it in (
-        lambda: setattr(constant.attr["value"].tensor, "tensor_content", b"odd"),
-        constant.attr.clear,
-    ):
-        break_it()
-        constant.attr["dtype"].type = 1
-        before = graph_def.SerializeToString(deterministic=True)
-        _, found = nodes(graph_def)
-        assert found["softmax"].reason.code.converts
-        assert graph_def.SerializeToString(deterministic=True) == before
+@pytest.mark.parametrize("content", [b"odd", None])
+def test_a_broken_constant_is_no_extreme_one_and_stays_as_it_is(content):
+    graph_def = attention()
+    attributes = node_of(graph_def, "lowest").attr
+    if content is None:
+        del attributes["value"]
+    else:
+        attributes["value"].tensor.tensor_content = content
+    before = graph_def.SerializeToString(deterministic=True)
+    _, found = nodes(graph_def)
+    assert found["softmax"].reason.code.converts
+    assert graph_def.SerializeToString(deterministic=True) == before
 
 
-def into_a_product(make):
-    """A product of what a constant makes, and one behind an addition."""
-    with tf.Graph().as_default() as graph:
-        x = tf.compat.v1.placeholder(tf.float32, (64, 64), name="x")
-        first = tf.matmul(*make(x), name="first")
-        tf.matmul(tf.nn.relu(first) + 1.0, tf.fill((64, 64), 0.5), name="second")
-        tf.identity(first, name="result")
-    return graph.as_graph_def(add_shapes=True)
-
-
+#: A product of what a constant makes, and one behind an addition.
+INTO_A_PRODUCT = """
+    x = Placeholder() shape=[64, 64]
+    never = Const() value=float32[]*-1e9
+    one = Const() value=float32[]*1
+    w = Const() value=float32[64, 64]*0.5
+    size = Const() dtype=int32 value=int32[2]*64
+    {}
+    relu = Relu(first)
+    above = AddV2(relu, one)
+    second = MatMul(above, w)
+    fetch = Identity(first)
+"""
 INTO_PRODUCTS = {
-    "a constant": lambda x: (x, np.full((64, 64), -1e9, "float32")),
-    "a fill": lambda x: (tf.fill(tf.shape(x), -1e9), x),
-    "ones times it": lambda x: (tf.ones_like(x) * -1e9, x),
-    "a broadcast": lambda x: (tf.broadcast_to(-1e9, (64, 64)), tf.transpose(x)),
-    "data times it": lambda x: (x, tf.reshape(x * 1e-8, (64, 64))),
-    "one of two": lambda x: (tf.where(x > 0.5, 0.0, 1e9), x),
-    "a part": lambda x: (x, tf.concat([x[:32], tf.fill((32, 64), -1e9)], axis=0)),
+    "a constant": "c = Const() value=float32[64, 64]*-1e9\nfirst = MatMul(x, c)",
+    "a fill": "c = Fill(size, never) index_type=int32\nfirst = MatMul(c, x)",
+    "ones times it": "o = OnesLike(x)\nc = Mul(o, never)\nfirst = MatMul(c, x)",
+    "a broadcast": "c = BroadcastTo(never, size)\nfirst = MatMul(c, x) transpose_b=true",
+    "data times it": (
+        "tiny = Const() value=float32[]*1e-8\nc = Mul(x, tiny)\nr = Reshape(c, size)\n"
+        "first = MatMul(x, r)"
+    ),
+    "one of two": (
+        "half = Const() value=float32[]*0.5\nzero = Const() value=float32[]*0\n"
+        "is_large = Greater(x, half)\nc = SelectV2(is_large, zero, never)\nfirst = MatMul(c, x)"
+    ),
+    "a part": (
+        "rows = Const() dtype=int32 value=int32[]*2\naxis = Const() dtype=int32 value=int32[]*0\n"
+        "halves = Split(axis, x) num_split=2\npart = OnesLike(halves)\nfilled = Mul(part, never)\n"
+        "c = ConcatV2(halves:1, filled, axis) N=2\nfirst = MatMul(x, c)"
+    ),
 }
 
 
-def run_with(graph, x):
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        tf.import_graph_def(graph, name="")
-        return session.run("result:0", {"x:0": x})
-
-
-@pytest.mark.parametrize("make", INTO_PRODUCTS.values(), ids=INTO_PRODUCTS)
-def test_a_constant_beyond_the_range_that_goes_straight_into_a_product_keeps_it(make):
-    graph_def = into_a_product(make)
+@pytest.mark.parametrize("lines", INTO_PRODUCTS.values(), ids=INTO_PRODUCTS)
+def test_a_constant_beyond_the_range_that_goes_straight_into_a_product_keeps_it(lines):
+    graph_def = shaped(INTO_A_PRODUCT.format(lines))
     converted, found = nodes(graph_def, precision="float16", ignore_performance=True)
     assert found["first"].reason.code is Code.BEYOND_RANGE
     assert found["second"].reason.code is Code.ALLOW_LIST
     x = np.random.default_rng(0).uniform(size=(64, 64)).astype("float32")
-    expected = run_with(graph_def, x)
+    expected = fetched(graph_def, x=x)
     assert expected.any()
-    np.testing.assert_array_equal(run_with(converted.graph, x), expected)
+    np.testing.assert_array_equal(fetched(converted.graph, x=x), expected)
 
 
 def test_a_guard_that_is_added_or_a_bound_keeps_no_product():
-    def guarded_by(x):
-        return tf.maximum(x, 1e-8) + 1e-8, x * (1 - 1e-7)
-
-    _, found = nodes(into_a_product(guarded_by), precision="float16", ignore_performance=True)
+    lines = """
+        guard = Const() value=float32[]*1e-8
+        bound = Const() value=float32[]*0.9999999
+        m = Maximum(x, guard)
+        c = AddV2(m, guard)
+        d = Mul(x, bound)
+        first = MatMul(c, d)
+    """
+    graph_def = shaped(INTO_A_PRODUCT.format(lines))
+    _, found = nodes(graph_def, precision="float16", ignore_performance=True)
     assert found["first"].reason.code is Code.ALLOW_LIST
 
 
@@ -259,9 +313,12 @@ SQUARES = {
 @pytest.mark.parametrize(("text", "left", "bfloat16"), SQUARES.values(), ids=SQUARES)
 def test_squares_and_quotients_are_float32_in_float16_alone(text, left, bfloat16):
     result = painted(INPUT + text, **GPU)
-    assert {result.code(name) for name in left.split()} == ({Code.LEAVES_RANGE} if left else set())
-    assert left or result.f16 == bfloat16
-    assert bfloat16 is None or painted(INPUT + text, **CPU).f16 == bfloat16
+    for name in left.split():
+        assert result.code(name) is Code.LEAVES_RANGE
+    if not left:
+        assert result.f16 == bfloat16
+    if bfloat16 is not None:
+        assert painted(INPUT + text, **CPU).f16 == bfloat16
 
 
 @both

@@ -15,14 +15,14 @@ import re
 from typing import NamedTuple
 
 import pytest
-import tensorflow as tf
 
 from amp_tf.graph.attributes import read_types
 from amp_tf.graph.datatypes import type_name
 from amp_tf.graph.templates import Templates
-from amp_tf.painting.paint import RULES, Row
+from amp_tf.painting.paint import RULES
 from tests.left_out import without
 from tests.painting.painted import painted
+from tests.rewriting.rewritten import shaped
 from tests.small_graphs import graph, node
 
 HEADED = re.compile(
@@ -44,7 +44,7 @@ class Example(NamedTuple):
     text: str
 
 
-def examples_of(row: Row) -> list[Example]:
+def examples_of(row):
     """The examples in the docstring of a row's rule, but for those of another row."""
     found = []
     for match in HEADED.finditer(inspect.getdoc(row.apply) or ""):
@@ -63,14 +63,14 @@ def examples_of(row: Row) -> list[Example]:
     return found
 
 
-def converted_types(example: Example) -> dict[str, list[str]]:
+def converted_types(example):
     """The types of each node that become 16 bit.
 
     Shapes are those that TensorFlow infers, for the cost model.
     """
     nodes = [node(line) for line in example.nodes]
     defined = {node.name for node in nodes}
-    read: dict[str, int] = {}
+    read = {}
     for reader in nodes:
         signature = Templates().find(reader.op).signature(reader)
         types = read_types([reader], [signature])
@@ -81,19 +81,16 @@ def converted_types(example: Example) -> dict[str, list[str]]:
         for name, data_type in read.items()
         if name not in defined
     ]
-    made = graph("\n".join([*given, *example.nodes]))
-    if example.settings["precision"] == "auto":
-        with tf.Graph().as_default() as imported:
-            tf.import_graph_def(made, name="")
-        made = imported.as_graph_def(add_shapes=True)
-    types: dict[str, list[str]] = {}
+    build = shaped if example.settings["precision"] == "auto" else graph
+    made = build("\n".join([*given, *example.nodes]))
+    types = {}
     for unit in painted(made, **example.settings).f16_types.split():
         name, _, slot = unit.rpartition(".")
         types.setdefault(name, []).append(slot)
     return types
 
 
-def marked(example: Example, row: Row) -> str:
+def marked(example, row):
     """The lines of an example with what its nodes compute in without the row, and with it."""
     after = converted_types(example)
     with without([row.name]):
@@ -117,7 +114,7 @@ def marked(example: Example, row: Row) -> str:
 
 
 @pytest.mark.parametrize("row", RULES, ids=[row.name for row in RULES])
-def test_each_rule_has_an_example_that_shows_what_it_does(row: Row) -> None:
+def test_each_rule_has_an_example_that_shows_what_it_does(row):
     examples = examples_of(row)
     assert examples, f"the rule of the row {row.name!r} has no example in its docstring"
     for example in examples:

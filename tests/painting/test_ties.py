@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from amp_tf.errors import GraphError
 from amp_tf.painting.reasons import Code
-from tests.painting.painted import painted, rewritten
-from tests.small_graphs import function, run
+from tests.painting.painted import fetched, painted, rewritten
+from tests.small_graphs import function
 
 pytestmark = pytest.mark.cpu_dependent
 
-rng = np.random.default_rng(0)
+X = np.random.default_rng(0).normal(size=(8, 64)).astype("float32")
 local = pytest.mark.usefixtures("local_rules")
 
 
-def loop(body: str, last: str) -> str:
+def loop(body, last):
     """A loop as Grappler sees it; ``m:0`` is the value that goes round, and ``last`` what becomes
     of it.
     """
@@ -75,41 +74,63 @@ def test_a_loop_whose_result_is_compared_with_its_start_is_float32_as_a_whole():
 
 # ---------------------------------------------------------------- maxima
 
-WINDOW = {"ksize": [1, 2, 2, 2, 1], "strides": [1, 2, 2, 2, 1], "padding": "VALID"}
-
 
 def test_a_pooling_of_rounded_values_is_converted():
-    def build():
-        x = tf.matmul(
-            tf.ones((512, 8)),
-            tf.constant(rng.normal(size=(8, 16)).astype("float32")),
-            name="values",
-        )
-        x = tf.reshape(x, (2, 8, 8, 8, 8))
-        pooled = tf.raw_ops.MaxPool3D(input=x, name="pool", **WINDOW)
-        y = tf.matmul(tf.reshape(pooled, (2, 512)), tf.ones((512, 4)), name="product")
-        tf.identity(tf.gradients(y, x)[0], name="fetch")
+    window = "ksize=[1, 2, 2, 2, 1] strides=[1, 2, 2, 2, 1] padding='VALID'"
+    nodes = rewritten(f"""
+        a = Placeholder() shape=[512, 8]
+        b = Placeholder() shape=[8, 16]
+        images = Placeholder() shape=[2, 8, 8, 8, 8]
+        w = Placeholder() shape=[512, 4]
+        deep = Shape(images) out_type=int32
+        two = Const() dtype=int32 value=int32[]*2
+        all = Const() dtype=int32 value=int32[]*512
+        flat = Pack(two, all) T=int32
+        values = MatMul(a, b)
+        x = Reshape(values, deep)
+        pool = MaxPool3D(x) {window}
+        rows = Reshape(pool, flat)
+        product = MatMul(rows, w)
+        ones = Const() value=float32[2, 4]*1
+        back = MatMul(ones, w) transpose_b=true
+        small = Shape(pool) out_type=int32
+        gradient = Reshape(back, small)
+        fetch = MaxPool3DGrad(x, pool, gradient) {window}
+    """)[2]
+    assert nodes["pool"].precision.is_f16
 
-    assert rewritten(build)[2]["pool"].precision.is_f16
+
+EXPONENTIALS = """
+    x = Placeholder() shape=[8, 64]
+    values = Exp(x)
+    axis = Const() dtype=int32 value=int32[]*1
+"""
 
 
-def test_a_maximum_and_the_values_that_it_is_compared_with_are_rounded_alike():
-    def build():
-        x = tf.exp(tf.constant(rng.normal(size=(8, 64)).astype("float32")), name="values")
-        largest = tf.reduce_max(x, 1, name="largest")
-        y = tf.matmul(largest[None], tf.ones((8, 4)), name="product")
-        tf.identity(tf.gradients(y, x)[0], name="fetch")
-
-    for settings in (
-        {},
-        {"clear_remove": ("Equal",), "infer_add": ("Equal",)},
-        {"clear_remove": ("Equal",)},
-    ):
-        old, new, nodes = rewritten(build, **settings)
-        values = run(new, ["fetch"])[0]
-        assert np.isfinite(values).all()  # none found is a division by zero
-        np.testing.assert_array_equal(values > 0, run(old, ["fetch"])[0] > 0)
-        assert nodes["product"].precision.is_f16
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"clear_remove": ("Equal",), "infer_add": ("Equal",)}, {"clear_remove": ("Equal",)}],
+)
+def test_a_maximum_and_the_values_that_it_is_compared_with_are_rounded_alike(settings):
+    """As in the gradient of a maximum, which divides by how many values it finds."""
+    text = f"""
+        {EXPONENTIALS}
+        w = Placeholder() shape=[8, 4]
+        first = Const() dtype=int32 value=int32[]*0
+        largest = Max(values, axis)
+        row = ExpandDims(largest, first)
+        product = MatMul(row, w)
+        column = ExpandDims(largest, axis)
+        found = Equal(column, values)
+        mask = Cast(found) SrcT=bool DstT=float32
+        count = Sum(mask, axis) keep_dims=true
+        fetch = RealDiv(mask, count)
+    """
+    old, new, nodes = rewritten(text, **settings)
+    shares = fetched(new, x=X)
+    assert np.isfinite(shares).all()  # none found is a division by zero
+    np.testing.assert_array_equal(shares > 0, fetched(old, x=X) > 0)
+    assert nodes["product"].precision.is_f16
 
 
 def test_a_rounding_before_both_a_maximum_and_its_values_does_not_excuse_another_of_one_alone():
@@ -131,22 +152,6 @@ def test_a_rounding_before_both_a_maximum_and_its_values_does_not_excuse_another
         assert ("largest" in f16) == ("same" in f16)
 
 
-def masks(x):
-    best = tf.reduce_max(x, 1, keepdims=True)
-    second = tf.math.top_k(x, 2).values[:, -1:]
-    larger = tf.maximum(x, x)
-    twice = tf.reshape(tf.stack([x, x], 1), (-1, x.shape[1]))[::2]
-    before = tf.concat([x[:1], x[:-1]], 0)
-    return {
-        "equal to the largest": (tf.equal(x, best), best),
-        "among the two largest": (x >= second, second),
-        "below the largest": (tf.less(x, best), best),
-        "above itself": (larger > x, larger),
-        "above itself in a stack": (twice > x, twice),
-        "above the row before": (x > before, before),
-    }
-
-
 @pytest.mark.parametrize("op", ["Abs", "Relu", "ReverseV2", "Tile"])
 def test_what_is_compared_with_what_it_was_made_of_is_rounded_like_it(op):
     """x is below max(x, 0) where it is negative, and nowhere else."""
@@ -165,17 +170,46 @@ def test_what_is_compared_with_what_it_was_made_of_is_rounded_like_it(op):
     assert result.code("chosen") is Code.COMPARED
 
 
-@pytest.mark.parametrize("which", list(masks(tf.ones((2, 4)))))
-@pytest.mark.parametrize("precision", ["float16", "bfloat16", "auto"])
-def test_a_mask_of_the_largest_values_is_as_in_float32(which, precision):
-    def build():
-        x = tf.exp(tf.constant(rng.normal(size=(8, 64)).astype("float32")), name="values")
-        mask, chosen = masks(x)[which]
-        tf.cast(mask, tf.float32, name="fetch")
-        tf.matmul(tf.broadcast_to(chosen, (8, 64)), tf.ones((64, 4)), name="product")
+LARGEST = "chosen = Max(values, axis) keep_dims=true"
+#: What is compared, and with what.
+MASKS = {
+    "equal to the largest": f"{LARGEST}\nmask = Equal(values, chosen)",
+    "among the two largest": """
+        two = Const() dtype=int32 value=int32[]*2
+        best = TopKV2(values, two) T=float32 Tk=int32 index_type=int32
+        chosen = Min(best, axis) keep_dims=true
+        mask = GreaterEqual(values, chosen)
+    """,
+    "below the largest": f"{LARGEST}\nmask = Less(values, chosen)",
+    "above itself": "chosen = Maximum(values, values)\nmask = Greater(chosen, values)",
+    "above itself in a stack": """
+        stack = Pack(values, values)
+        both = Unpack(stack) num=2
+        chosen = Identity(both:1)
+        mask = Greater(chosen, values)
+    """,
+    "above the mirrored row": """
+        axes = Const() dtype=int32 value=int32[1]*0
+        chosen = ReverseV2(values, axes) Tidx=int32
+        mask = Greater(values, chosen)
+    """,
+}
 
-    old, new, nodes = rewritten(build, precision=precision, ignore_performance=True)
-    np.testing.assert_array_equal(run(new, ["fetch"])[0], run(old, ["fetch"])[0])
+
+@pytest.mark.parametrize("lines", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("precision", ["float16", "bfloat16", "auto"])
+def test_a_mask_of_the_largest_values_is_as_in_float32(lines, precision):
+    text = f"""
+        {EXPONENTIALS}
+        w = Placeholder() shape=[64, 4]
+        {lines}
+        fetch = Cast(mask) SrcT=bool DstT=float32
+        all = Shape(values) out_type=int32
+        spread = BroadcastTo(chosen, all)
+        product = MatMul(spread, w)
+    """
+    old, new, nodes = rewritten(text, precision=precision, ignore_performance=True)
+    np.testing.assert_array_equal(fetched(new, x=X), fetched(old, x=X))
     assert nodes["product"].precision.is_f16
 
 

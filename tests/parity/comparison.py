@@ -5,17 +5,15 @@ these on purpose.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 from unittest import mock
 
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2, op_def_pb2
+from tensorflow.core.framework import attr_value_pb2
 
 import amp_tf
 from amp_tf.oplists import targets
 from amp_tf.rewriting.sharing import LIST_SUFFIX
-from tests.oracle import DT_FLOAT, Knobs, Mode, Outcome, outcome
+from tests.oracle import DT_FLOAT, Knobs, Mode, outcome
 from tests.parity.op_pool import op_def
 
 # A CPU on which oneDNN has bfloat16 kernels: the one for which the oracle decides, whatever this
@@ -27,7 +25,7 @@ _SECOND_VERSION = {
 }
 
 
-def config_for(mode: Mode, knobs: Knobs | None = None) -> amp_tf.AmpConfig:
+def config_for(mode, knobs=None):
     """The settings of amp_tf that correspond to a mode and its knobs."""
     return amp_tf.AmpConfig(
         precision=mode.precision,
@@ -37,9 +35,7 @@ def config_for(mode: Mode, knobs: Knobs | None = None) -> amp_tf.AmpConfig:
     )
 
 
-def run_ours(
-    graph_def: graph_pb2.GraphDef, mode: Mode, preserve: Iterable[str], knobs: Knobs | None = None
-) -> Outcome:
+def run_ours(graph_def, mode, preserve, knobs=None):
     """The graph as amp_tf rewrites it, with the settings that correspond to the mode.
 
     Difference "rounded-products" is left out: products have the kernels of the type that is
@@ -55,33 +51,33 @@ def run_ours(
     return outcome(graph_def, result.graph)
 
 
-def can_run(mode: Mode) -> bool:
+def can_run(mode):
     """Tells whether this machine can run the mode: a graph painted for a GPU needs one."""
     return mode is not Mode.CUDA or bool(tf.config.list_physical_devices("GPU"))
 
 
-def differences(ours: Outcome, original: Outcome) -> list[str]:
+def differences(ours, original):
     """The disagreements; the number of added nodes counts only where all types agree, since casts
     follow types.
     """
-    found = [
-        f"{node}.{attr} ({ours.ops.get(node, 'gone')}): amp_tf {ours.types.get((node, attr))}, "
-        f"TensorFlow {original.types.get((node, attr))}"
-        for node, attr in sorted(ours.types.keys() | original.types.keys())
-        if ours.types.get((node, attr)) != original.types.get((node, attr))
-        and not _is_batch_norm_untouched(ours, original, node, attr)
-    ]
-    found += [
-        f"{node}: amp_tf {op}, TensorFlow {original.ops.get(node)}"
-        for node, op in sorted(ours.ops.items())
-        if original.ops.get(node) not in (op, _SECOND_VERSION.get(op))
-    ]
+    found = []
+    for place in sorted(ours.types.keys() | original.types.keys()):
+        node, attr = place
+        mine = ours.types.get(place)
+        theirs = original.types.get(place)
+        if mine != theirs and not _is_batch_norm_untouched(ours, original, node, attr):
+            op = ours.ops.get(node, "gone")
+            found.append(f"{node}.{attr} ({op}): amp_tf {mine}, TensorFlow {theirs}")
+    for node, op in sorted(ours.ops.items()):
+        theirs = original.ops.get(node)
+        if theirs not in (op, _SECOND_VERSION.get(op)):
+            found.append(f"{node}: amp_tf {op}, TensorFlow {theirs}")
     if not found and ours.added != original.added:
         found.append(f"added nodes: amp_tf {ours.added}, TensorFlow {original.added}")
     return found
 
 
-def _is_batch_norm_untouched(ours: Outcome, original: Outcome, node: str, attr: str) -> bool:
+def _is_batch_norm_untouched(ours, original, node, attr):
     """The deliberate difference "batch-norm-untouched": only the op's version differs, no type
     does.
     """
@@ -94,7 +90,7 @@ def _is_batch_norm_untouched(ours: Outcome, original: Outcome, node: str, attr: 
     )
 
 
-def rewired(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef) -> list[str]:
+def rewired(before, after):
     """The inputs that no longer come from the port that they came from, seen through the casts that
     were added.
 
@@ -103,92 +99,95 @@ def rewired(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef) -> list[str]:
     """
     old = {node.name: node for node in before.node}
     added = {node.name: node for node in after.node if node.name not in old}
-    twins = {
-        name: name.removesuffix(f"-{LIST_SUFFIX}").rpartition("-")[0]
-        for name in added
-        if name.endswith(LIST_SUFFIX)
-    }
+    twins = {}
     found = []
     for name, node in added.items():
-        if name in twins:
+        if name.endswith(LIST_SUFFIX):
+            twins[name], _, _ = name.removesuffix(f"-{LIST_SUFFIX}").rpartition("-")
             maker = old[twins[name]]
             if (node.op, node.input, node.device) != (maker.op, maker.input, maker.device):
                 found.append(f"{name} does not make the list of {maker.name}")
         elif node.op != "Cast":
             found.append(f"{name} is no Cast but a {node.op}")
     for node in after.node:
-        if node.name not in old:
+        if node.name in added:
             continue
+        was = old[node.name]
         sources = [_original(source, added, twins) for source in node.input]
-        if sources != [_plain(source) for source in old[node.name].input]:
-            found.append(f"{node.name} reads {sources}, was {list(old[node.name].input)}")
-        if node.device != old[node.name].device:
-            found.append(f"{node.name} is on {node.device!r}, was on {old[node.name].device!r}")
+        if sources != [_plain(source) for source in was.input]:
+            found.append(f"{node.name} reads {sources}, was {list(was.input)}")
+        if node.device != was.device:
+            found.append(f"{node.name} is on {node.device!r}, was on {was.device!r}")
     return found
 
 
-def _original(source: str, added: Mapping[str, Any], twins: Mapping[str, str]) -> str:
+def _original(source, added, twins):
     """The tensor behind added casts, or the maker for which another one was added."""
     while (name := _plain(source)) in added and name not in twins:
         source = added[name].input[0]
     return twins.get(name, name)
 
 
-def _plain(source: str) -> str:
+def _plain(source):
     return source.removesuffix(":0")
 
 
 # Types must agree on every wire, by the OpDefs alone, independent of amp_tf's own verification.
 
 
-def type_errors(graph: graph_pb2.GraphDef) -> list[str]:
+def type_errors(graph):
     """The wires whose ends have different DataTypes; calls of functions are taken as they are."""
     outputs = {node.name: output_types(node) for node in graph.node}
     errors = []
     for node in graph.node:
         wanted = input_types(node)
-        data = [source for source in node.input if not source.startswith("^")]
         if wanted is None:
             continue
+        data = [source for source in node.input if not source.startswith("^")]
         if len(wanted) != len(data):
             errors.append(f"{node.name} takes {len(wanted)} inputs and has {len(data)}")
             continue
         for source, data_type in zip(data, wanted, strict=True):
             name, _, port = source.partition(":")
             types = outputs.get(name, [])
+            number = int(port or 0)
             if types is None:
                 continue
-            if not 0 <= int(port or 0) < len(types) or types[int(port or 0)] != data_type:
-                errors.append(
-                    f"{node.name} takes DataType {data_type} and reads {source} of {types}"
-                )
+            if not 0 <= number < len(types) or types[number] != data_type:
+                errors.append(f"{node.name} takes {data_type} and reads {source} of {types}")
     return errors
 
 
-def input_types(node: node_def_pb2.NodeDef) -> list[int] | None:
+def input_types(node):
     """The DataTypes of the data inputs, or ``None`` for an op that is only known as a function."""
     definition = op_def(node.op)
     return None if definition is None else _types(node, definition.input_arg)
 
 
-def output_types(node: node_def_pb2.NodeDef) -> list[int] | None:
+def output_types(node):
     """The DataTypes of the output ports, or ``None`` for an op that is only known as a function."""
     definition = op_def(node.op)
     return None if definition is None else _types(node, definition.output_arg)
 
 
-def _types(node: node_def_pb2.NodeDef, args: Sequence[op_def_pb2.OpDef.ArgDef]) -> list[int]:
-    types: list[int] = []
+def _types(node, args):
+    types = []
     for arg in args:
         if arg.type_list_attr:
             types.extend(_attribute(node, arg.type_list_attr).list.type)
-        else:
-            data_type = _attribute(node, arg.type_attr).type if arg.type_attr else arg.type
-            count = _attribute(node, arg.number_attr).i if arg.number_attr else 1
-            types.extend([data_type] * min(max(count, 0), 10_000))
+            continue
+        data_type = arg.type
+        if arg.type_attr:
+            data_type = _attribute(node, arg.type_attr).type
+        count = 1
+        if arg.number_attr:
+            count = min(max(_attribute(node, arg.number_attr).i, 0), 10_000)
+        types.extend([data_type] * count)
     return types
 
 
-def _attribute(node: node_def_pb2.NodeDef, name: str) -> attr_value_pb2.AttrValue:
+def _attribute(node, name):
     # Looking a missing key up in a protobuf map adds the key.
-    return node.attr[name] if name in node.attr else attr_value_pb2.AttrValue()
+    if name in node.attr:
+        return node.attr[name]
+    return attr_value_pb2.AttrValue()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
 from unittest import mock
 
 from tensorflow.core.framework import node_def_pb2
@@ -23,16 +22,13 @@ from amp_tf.rewriting import pipeline
 from tests.left_out import differing, without
 from tests.oracle import (
     DT_FLOAT,
-    Knobs,
     Mode,
     OriginalFailedError,
-    Outcome,
     run_original,
     type_attributes,
 )
 from tests.parity.comparison import differences, run_ours
 from tests.parity.op_pool import OWN, op_def, op_pool
-from tests.parity.random_graphs import RandomGraph
 
 EQUAL = "equal"
 DIFFERS = "differs"
@@ -51,7 +47,7 @@ class Verdict:
     found: tuple[str, ...] = ()
 
 
-def judge(graph: RandomGraph, mode: Mode) -> Verdict:
+def judge(graph, mode):
     """Runs both passes and compares, as far as no deliberate difference shows."""
     try:
         original = run_original(
@@ -72,33 +68,38 @@ def judge(graph: RandomGraph, mode: Mode) -> Verdict:
     return Verdict(DIFFERS if found else EQUAL, found)
 
 
-def knobs_for_original(graph: RandomGraph, mode: Mode) -> Knobs:
+def knobs_for_original(graph, mode):
     """The graph's settings, with allow-list ops whose result has no 16-bit kernel removed, and our
     own rows added.
     """
-    removed = {node.op for node in graph.graph_def.node if not _result_can_be_f16(node, mode)}
-    knobs = dataclasses.replace(
-        graph.knobs, allow_remove=tuple(sorted({*graph.knobs.allow_remove, *removed}))
-    )
-    used = {node.op for node in graph.graph_def.node}
-    moved = {op for name in LIST_NAMES for op in getattr(knobs, f"{name}_add")}
+    knobs = graph.knobs
+    changes = {"allow_remove": {*knobs.allow_remove}}
+    used = set()
+    for node in graph.graph_def.node:
+        used.add(node.op)
+        if not _result_can_be_f16(node, mode):
+            changes["allow_remove"].add(node.op)
+    for name in LIST_NAMES:
+        used -= {*getattr(knobs, f"{name}_add")}
     table = CPU if mode is Mode.BFLOAT16 else CUDA
     for row in ROWS:
-        if row.op in OWN and row.table == table and row.op in used - moved:
+        if row.op in OWN & used and row.table == table:
             field = f"{row.op_list}_add"
-            knobs = dataclasses.replace(knobs, **{field: (*getattr(knobs, field), row.op)})
-    return knobs
+            changes.setdefault(field, {*getattr(knobs, field)}).add(row.op)
+    return dataclasses.replace(
+        knobs, **{field: tuple(sorted(ops)) for field, ops in changes.items()}
+    )
 
 
 @contextlib.contextmanager
-def undone() -> Iterator[None]:
+def undone():
     """Leaves out what amp_tf does and the original does not."""
     undifferent = [row for row in pipeline.PREPARATIONS if row.name in ("split", "fold", "lift")]
     with without(differing()), mock.patch.object(pipeline, "PREPARATIONS", undifferent):
         yield
 
 
-def reason_to_leave_out(graph: RandomGraph, mode: Mode, original: Outcome) -> str:
+def reason_to_leave_out(graph, mode, original):
     """The name of the difference that shows in the original's result, or nothing."""
     if _is_removed_in_part(graph, mode):
         return "kernel-missing"
@@ -119,49 +120,54 @@ def reason_to_leave_out(graph: RandomGraph, mode: Mode, original: Outcome) -> st
     return ""
 
 
-def _is_removed_in_part(graph: RandomGraph, mode: Mode) -> bool:
+def _is_removed_in_part(graph, mode):
     """Tells whether an allow-list op was removed for the sake of some of its nodes only."""
     allowed = {*op_pool().allow, *graph.knobs.allow_add}
-    nodes = [node for node in graph.graph_def.node if node.op in allowed and _has_float32(node)]
-    removed, kept = (
-        {node.op for node in nodes if _result_can_be_f16(node, mode) is can_be}
-        for can_be in (False, True)
-    )
+    removed = set()
+    kept = set()
+    for node in graph.graph_def.node:
+        if node.op in allowed and _has_float32(node):
+            found = kept if _result_can_be_f16(node, mode) else removed
+            found.add(node.op)
     return not removed.isdisjoint(kept)
 
 
-def _has_float32(node: node_def_pb2.NodeDef) -> bool:
+def _has_float32(node):
+    if any(DT_FLOAT in types for _, types in type_attributes(node)):
+        return True
     definition = op_def(node.op)
-    results = definition.output_arg if definition else ()
-    return any(DT_FLOAT in types for _, types in type_attributes(node)) or any(
-        r.type == DT_FLOAT for r in results
-    )
+    return definition is not None and DT_FLOAT in [arg.type for arg in definition.output_arg]
 
 
-def has_kernel(node: node_def_pb2.NodeDef, mode: Mode) -> bool:
+def has_kernel(node, mode):
     """Tells whether this TensorFlow runs the node with its types on the mode's device type."""
     types = dict(type_attributes(node))
-    return any(
-        all(attr in types and set(types[attr]) <= allowed for attr, allowed in kernel)
-        for kernel in _kernels(node.op, "GPU" if mode is Mode.CUDA else "CPU")
-    )
+    for constraints in _kernels(node.op, "GPU" if mode is Mode.CUDA else "CPU"):
+        met = []
+        for attr, allowed in constraints.items():
+            met.append(attr in types and allowed.issuperset(types[attr]))
+        if all(met):
+            return True
+    return False
 
 
 @functools.cache
-def _kernels(op: str, device_type: str) -> tuple[tuple[tuple[str, frozenset[int]], ...], ...]:
+def _kernels(op, device_type):
     """The constraints of the op's kernels: an attribute and the types that it may have."""
-    return tuple(
-        tuple(
-            (c.name, frozenset(c.allowed_values.list.type))
-            for c in kernel.constraint
-            if c.allowed_values.list.type
-        )
-        for kernel in kernels.get_registered_kernels_for_op(op).kernel
-        if kernel.device_type in (device_type, "DEFAULT") and not kernel.label
-    )
+    found = []
+    for kernel in kernels.get_registered_kernels_for_op(op).kernel:
+        if kernel.device_type not in (device_type, "DEFAULT") or kernel.label:
+            continue
+        constraints = {}
+        for constraint in kernel.constraint:
+            types = frozenset(constraint.allowed_values.list.type)
+            if types:
+                constraints[constraint.name] = types
+        found.append(constraints)
+    return found
 
 
-def _result_can_be_f16(node: node_def_pb2.NodeDef, mode: Mode) -> bool:
+def _result_can_be_f16(node, mode):
     """Tells whether a float32 first output could be 16 bit once all of the node is that can be.
 
     If the output's type is fixed (ResizeBilinear, put on the allow list by a setting), any part
@@ -178,7 +184,7 @@ def _result_can_be_f16(node: node_def_pb2.NodeDef, mode: Mode) -> bool:
     return node.attr[arg.type_attr].type != DT_FLOAT or _can_be_f16(node, arg.type_attr, mode)
 
 
-def _can_be_f16(node: node_def_pb2.NodeDef, name: str, mode: Mode) -> bool:
+def _can_be_f16(node, name, mode):
     """Tells whether a float32 type attribute can be 16 bit, alone or with all others."""
     convertible = [
         attr.name
@@ -192,7 +198,7 @@ def _can_be_f16(node: node_def_pb2.NodeDef, name: str, mode: Mode) -> bool:
     )
 
 
-def _with_f16(node: node_def_pb2.NodeDef, names: Sequence[str], mode: Mode) -> node_def_pb2.NodeDef:
+def _with_f16(node, names, mode):
     converted = node_def_pb2.NodeDef()
     converted.CopyFrom(node)
     for name in names:

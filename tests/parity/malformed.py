@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import random
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import attr_value_pb2, graph_pb2
 
 import amp_tf
-from tests.oracle import Knobs, Mode
 from tests.parity.comparison import config_for, rewired, type_errors
 
 LIMIT_SECONDS = 10
@@ -21,13 +19,11 @@ AttrValue = attr_value_pb2.AttrValue
 Random = random.Random
 #: Values that may take an attribute's place.
 VALUES = (
-    *(
-        AttrValue(),
-        AttrValue(type=1),
-        AttrValue(s=b"\xff"),
-        AttrValue(placeholder="T"),
-        AttrValue(func={"name": "none"}),
-    ),
+    AttrValue(),
+    AttrValue(type=1),
+    AttrValue(s=b"\xff"),
+    AttrValue(placeholder="T"),
+    AttrValue(func={"name": "none"}),
     *(AttrValue(list={"type": [1] * count}) for count in range(4)),
     *(AttrValue(i=number) for number in (-1, 0, 1, 2**31, 2**62)),
 )
@@ -40,9 +36,7 @@ class MalformedVerdict(NamedTuple):
     problem: str = ""
 
 
-def judge_malformed(
-    broken: GraphDef, preserve: Sequence[str], mode: Mode, knobs: Knobs
-) -> MalformedVerdict:
+def judge_malformed(broken, preserve, mode, knobs):
     """Rewrites the graph.
 
     Allowed are a GraphError that says where, and a result with the wires of the input.
@@ -68,7 +62,7 @@ def judge_malformed(
     return verdict
 
 
-def mutated(graph_def: GraphDef, dice: Random) -> tuple[GraphDef | None, str]:
+def mutated(graph_def, dice):
     """The graph with one or two things wrong, and their names; ``None`` where protobuf itself
     refuses the bytes.
     """
@@ -90,8 +84,8 @@ def mutated(graph_def: GraphDef, dice: Random) -> tuple[GraphDef | None, str]:
 
 
 @contextlib.contextmanager
-def _time_limit() -> Iterator[None]:
-    def give_up(*_: object) -> None:
+def _time_limit():
+    def give_up(*_):
         raise TimeoutError
 
     before = signal.signal(signal.SIGALRM, give_up)
@@ -103,7 +97,7 @@ def _time_limit() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _broken_wires(broken: GraphDef, result: GraphDef) -> str:
+def _broken_wires(broken, result):
     names = [node.name for node in broken.node]
     if len(set(names)) != len(names):
         return "" if result == broken else "names twice, and yet changed"
@@ -111,7 +105,7 @@ def _broken_wires(broken: GraphDef, result: GraphDef) -> str:
     return "; ".join([*rewired(broken, result), *errors])
 
 
-def _other_input(node: Any, dice: Random, *texts: str) -> None:
+def _other_input(node, dice, *texts):
     """Another text in place of one of a node's inputs, whose own text is put where it has
     braces.
     """
@@ -120,12 +114,12 @@ def _other_input(node: Any, dice: Random, *texts: str) -> None:
         node.input[index] = dice.choice(texts).format(node.input[index].partition(":")[0])
 
 
-def _other_value(node: Any, dice: Random) -> None:
+def _other_value(node, dice):
     if node.attr:
         node.attr[dice.choice(sorted(node.attr))].CopyFrom(dice.choice(VALUES))
 
 
-def _other_types(node: Any, dice: Random) -> None:
+def _other_types(node, dice):
     for value in node.attr.values():
         if value.WhichOneof("value") == "type":
             value.type = dice.choice((0, 3, 14, 19, 21, 101, 77, 2**31 - 1))
@@ -146,7 +140,7 @@ NONSENSE = (
 PORTS = ("{}:7", "{}:99", "{}:-1", f"{{}}:{2**31}", f"{{}}:{2**63}")
 DEVICES = ("x", "/", "/device:", "/device:GPU:99", "/job:a/device:XYZ:0", ":::")
 #: Changes of a random node.
-OF_NODES: dict[str, Callable[[Any, GraphDef, Random], object]] = {
+OF_NODES = {
     "node gone": lambda node, graph, dice: graph.node.remove(node),
     "node twice": lambda node, graph, dice: graph.node.add().CopyFrom(node),
     "empty name": lambda node, graph, dice: setattr(
@@ -181,29 +175,29 @@ OF_NODES: dict[str, Callable[[Any, GraphDef, Random], object]] = {
 }
 
 
-def truncated_bytes(graph: GraphDef, dice: Random) -> GraphDef:
+def truncated_bytes(graph, dice):
     data = graph.SerializeToString()
     return GraphDef.FromString(data[: dice.randrange(len(data) + 1)])
 
 
-def flipped_bytes(graph: GraphDef, dice: Random) -> GraphDef:
+def flipped_bytes(graph, dice):
     data = bytearray(graph.SerializeToString())
     for _ in range(1 + dice.randrange(4)):
         data[dice.randrange(len(data))] = dice.randrange(256)
     return GraphDef.FromString(bytes(data))
 
 
-def count_absurd(graph: GraphDef, dice: Random) -> None:
+def count_absurd(graph, dice):
     if numbered := [node for node in graph.node if "N" in node.attr]:
         dice.choice(numbered).attr["N"].i = dice.choice((-1, 0, 1, 1000, 2**31, 2**62))
 
 
-def loop_frame_gone(graph: GraphDef, dice: Random) -> None:
+def loop_frame_gone(graph, dice):
     if enters := [node for node in graph.node if node.op == "Enter"]:
         dice.choice(enters).attr["frame_name"].Clear()
 
 
-def next_iteration_read_elsewhere(graph: GraphDef, dice: Random) -> None:
+def next_iteration_read_elsewhere(graph, dice):
     loops = [node for node in graph.node if node.op == "NextIteration"]
     readers = [node for node in graph.node if node.input and node.op != "Merge"]
     if loops and readers:
@@ -211,15 +205,13 @@ def next_iteration_read_elsewhere(graph: GraphDef, dice: Random) -> None:
 
 
 #: Changes of a graph, each in place or as another graph that it returns.
-OF_GRAPHS: dict[str, Callable[[GraphDef, Random], GraphDef | None]] = {
+OF_GRAPHS = {
     function.__name__: function
     for function in (
-        *(
-            truncated_bytes,
-            flipped_bytes,
-            count_absurd,
-            loop_frame_gone,
-            next_iteration_read_elsewhere,
-        ),
+        truncated_bytes,
+        flipped_bytes,
+        count_absurd,
+        loop_frame_gone,
+        next_iteration_read_elsewhere,
     )
 }

@@ -13,7 +13,6 @@ import pathlib
 import re
 
 import tensorflow as tf
-from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.framework import kernels, op_def_registry
 
 LISTS = ("allow", "infer", "deny", "clear")
@@ -22,33 +21,27 @@ OWN = {"_FusedMatMul", "_FusedConv2D", "_FusedConv3D", "_FusedDepthwiseConv2dNat
 # On no list, but with a part to play: boundaries, existing casts, variables, fixed types, handles
 # that are passed on.
 OTHER_OPS = (  # in an order that seeds know
-    *(
-        "Cast",
-        "Sin",
-        "SparseMatMul",
-        "RandomUniform",
-        "FusedBatchNorm",
-        "FusedBatchNormGrad",
-        "VariableV2",
-        "AssignAdd",
-    ),
-    *(
-        "ReadVariableOp",
-        "AssignVariableOp",
-        "MatrixInverse",
-        "Bitcast",
-        "TensorListReserve",
-        "EmptyTensorList",
-    ),
-    *(
-        "TensorListResize",
-        "TensorListLength",
-        "TensorListElementShape",
-        "Placeholder",
-        "Pow",
-        "Cumsum",
-        "Rsqrt",
-    ),
+    "Cast",
+    "Sin",
+    "SparseMatMul",
+    "RandomUniform",
+    "FusedBatchNorm",
+    "FusedBatchNormGrad",
+    "VariableV2",
+    "AssignAdd",
+    "ReadVariableOp",
+    "AssignVariableOp",
+    "MatrixInverse",
+    "Bitcast",
+    "TensorListReserve",
+    "EmptyTensorList",
+    "TensorListResize",
+    "TensorListLength",
+    "TensorListElementShape",
+    "Placeholder",
+    "Pow",
+    "Cumsum",
+    "Rsqrt",
     "ResizeBilinear",
 )
 # The functional loops need functions that fit them; the lists' private ops are made by Grappler
@@ -71,7 +64,7 @@ _OP = re.compile(
 
 
 @functools.cache
-def lists_of_header(table: str) -> dict[str, frozenset[str]]:
+def lists_of_header(table):
     """By list: the ops of the original's ``cuda`` or ``cpu`` table, for the newest CUDA and
     cuDNN.
     """
@@ -103,7 +96,7 @@ class OpPool:
 
 
 @functools.cache
-def op_pool() -> OpPool:
+def op_pool():
     """The pool for the installed TensorFlow."""
     tables = [lists_of_header(table) for table in ("cuda", "cpu")]
     found = {name: frozenset().union(*(table[name] for table in tables)) for name in LISTS}
@@ -115,11 +108,11 @@ def op_pool() -> OpPool:
 
 
 @functools.cache
-def op_def(name: str) -> op_def_pb2.OpDef:
+def op_def(name):
     return op_def_registry.get(name)
 
 
-def _is_usable(op: str) -> bool:
+def _is_usable(op):
     definition = op_def(op)
     if definition is None or op in _LEFT_OUT | _LOOP_OPS:
         return False

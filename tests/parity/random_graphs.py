@@ -10,26 +10,19 @@ a seed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TypeVar
 
-from tensorflow.core.framework import graph_pb2, node_def_pb2, op_def_pb2, types_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
-from tests.oracle import Knobs, type_attributes
-from tests.parity.op_pool import LISTS, OpPool, op_def, op_pool
-
-T = TypeVar("T")
-Choose = Callable[[int], int]
-# The type of a wire: a DataType number, and for variants and resources also the DataType that they
-# hold.
-Kind = tuple[int, int]
+from tests.graph_text import node_to_text
+from tests.oracle import Knobs
+from tests.parity.op_pool import LISTS, op_def, op_pool
 
 FLOAT = types_pb2.DT_FLOAT
 INT32 = types_pb2.DT_INT32
 BOOL = types_pb2.DT_BOOL
-STRING = types_pb2.DT_STRING
 VARIANT = types_pb2.DT_VARIANT
 RESOURCE = types_pb2.DT_RESOURCE
+# The kind of a wire is its DataType, and for these also the DataType that they hold.
 HOLDERS = (VARIANT, RESOURCE)
 RARE_TYPES = (
     INT32,
@@ -41,18 +34,16 @@ RARE_TYPES = (
 )
 # Ops that also pass TensorList handles on.
 HANDLE_OPS = {
-    *(
-        "Identity",
-        "IdentityN",
-        "Pack",
-        "Unpack",
-        "Reshape",
-        "ZerosLike",
-        "AddN",
-        "Split",
-        "ExpandDims",
-        "Squeeze",
-    ),
+    "Identity",
+    "IdentityN",
+    "Pack",
+    "Unpack",
+    "Reshape",
+    "ZerosLike",
+    "AddN",
+    "Split",
+    "ExpandDims",
+    "Squeeze",
 }
 STRINGS = {
     "equation": "ab,bc->ac",
@@ -74,12 +65,12 @@ class RandomGraph:
     preserve: tuple[str, ...]
     knobs: Knobs
 
-    def _repr_pretty_(self, printer, cycle: bool) -> None:
+    def _repr_pretty_(self, printer, cycle):
         """How Hypothesis prints an example."""
         printer.text(in_words(self))
 
 
-def random_graph(choose: Choose, *, max_nodes: int = 30) -> RandomGraph:
+def random_graph(choose, *, max_nodes=30):
     """A graph of up to about ``max_nodes`` nodes, besides the constants that feed them."""
     builder = _Builder(choose)
     builder.add_nodes(2 + choose(max_nodes - 1))
@@ -87,25 +78,20 @@ def random_graph(choose: Choose, *, max_nodes: int = 30) -> RandomGraph:
     return RandomGraph(builder.graph, builder.some_fetches(), knobs)
 
 
-def in_words(graph: RandomGraph, found: Sequence[object] = ()) -> str:
+def in_words(graph, found=()):
     """The graph, one line per node, with what was found about it; for failures and bug reports."""
-    changed = {
-        f.name: value
-        for f in dataclasses.fields(graph.knobs)
-        if (value := getattr(graph.knobs, f.name)) != f.default
-    }
-    lines = [f"preserve: {', '.join(graph.preserve)}", f"settings: {changed or 'default'}"]
-    for node in graph.graph_def.node:
-        types = {
-            name: [types_pb2.DataType.Name(t) for t in value]
-            for name, value in type_attributes(node)
-        }
-        device = f" on {node.device}" if node.device else ""
-        lines.append(f"  {node.name} = {node.op}({', '.join(node.input)}) {types}{device}")
-    return "\n".join([*map(str, found), *lines])
+    changed = {}
+    for field in dataclasses.fields(graph.knobs):
+        value = getattr(graph.knobs, field.name)
+        if value != field.default:
+            changed[field.name] = value
+    lines = [*map(str, found)]
+    lines += [f"preserve: {', '.join(graph.preserve)}", f"settings: {changed or 'default'}"]
+    lines += [f"  {node_to_text(node)}" for node in graph.graph_def.node]
+    return "\n".join(lines)
 
 
-def _random_knobs(choose: Choose, ops: Sequence[str]) -> Knobs:
+def _random_knobs(choose, ops):
     level = ("DEFAULT",) * 7 + ("TREAT_INFER_AS_DENY", "TENSOR_CORES_ONLY", "UNSAFE_FORCE_ALL")
     knobs = Knobs(level=level[choose(len(level))])
     if choose(4) or not ops:
@@ -118,41 +104,41 @@ def _random_knobs(choose: Choose, ops: Sequence[str]) -> Knobs:
 
 
 class _Builder:
-    def __init__(self, choose: Choose) -> None:
+    def __init__(self, choose):
         self.graph = graph_pb2.GraphDef()
         self.graph.versions.producer = 2000
         self._choose = choose
-        self._pool: OpPool = op_pool()
-        self._ports: dict[Kind, list[str]] = {}
-        self._variables: dict[int, list[str]] = {}
+        self._pool = op_pool()
+        self._ports = {}
+        self._variables = {}
         self._depth = 0
 
-    def add_nodes(self, count: int) -> None:
+    def add_nodes(self, count):
         for _ in range(count):
             self._add_something()
 
-    def some_fetches(self) -> tuple[str, ...]:
+    def some_fetches(self):
         # Nothing inside a loop can be fetched; for a fetched NextIteration the C++ pass breaks its
         # own rule.
         names = [node.name for node in self.graph.node if node.op != "NextIteration"]
         return tuple(dict.fromkeys(self._pick(names) for _ in range(1 + self._choose(3))))
 
-    def ops_used(self) -> list[str]:
+    def ops_used(self):
         return sorted({node.op for node in self.graph.node} - {"Const"})
 
     # Choices
 
-    def _pick(self, items: Sequence[T]) -> T:
+    def _pick(self, items):
         return items[self._choose(len(items))]
 
-    def _pick_recent(self, items: Sequence[T]) -> T:
+    def _pick_recent(self, items):
         """One of the last few mostly, so that long chains arise."""
         return self._pick(items[-4:]) if self._choose(4) else self._pick(items)
 
-    def _one_in(self, n: int) -> bool:
+    def _one_in(self, n):
         return self._choose(n) == n - 1
 
-    def _some_type(self, allowed: Sequence[int]) -> int:
+    def _some_type(self, allowed):
         if (not allowed or FLOAT in allowed) and not self._one_in(8):
             return FLOAT
         usable = [t for t in RARE_TYPES if not allowed or t in allowed] or list(allowed)
@@ -160,7 +146,7 @@ class _Builder:
 
     # Nodes
 
-    def _add_something(self) -> None:
+    def _add_something(self):
         p = self._pool
         groups = (
             p.allow,
@@ -187,7 +173,7 @@ class _Builder:
         elif self._depth < 2:
             self._add_loop()
 
-    def _add_op(self, op: str) -> None:
+    def _add_op(self, op):
         definition = op_def(op)
         element = FLOAT if self._choose(5) else INT32
         node = self._new_node(op)
@@ -206,9 +192,7 @@ class _Builder:
                 self._publish(node, port, _kind(data_type, element))
                 port += 1
 
-    def _set_attributes(
-        self, node: node_def_pb2.NodeDef, definition: op_def_pb2.OpDef, element: int
-    ) -> dict[str, int]:
+    def _set_attributes(self, node, definition, element):
         counts = {}
         numbers = {arg.number_attr for arg in (*definition.input_arg, *definition.output_arg)}
         handles = node.op in HANDLE_OPS and self._one_in(6)
@@ -256,10 +240,10 @@ class _Builder:
                 value.shape.unknown_rank = True
         return counts
 
-    def _new_node(self, op: str) -> node_def_pb2.NodeDef:
+    def _new_node(self, op):
         return node_def_pb2.NodeDef(op=op)
 
-    def _finish(self, node: node_def_pb2.NodeDef) -> str:
+    def _finish(self, node):
         # Only now: the sources of its inputs were made meanwhile, and names shall count upwards.
         node.name = f"n{len(self.graph.node)}_{node.op}"
         if self._one_in(10):
@@ -272,16 +256,16 @@ class _Builder:
         self.graph.node.append(node)
         return node.name
 
-    def _publish(self, node: node_def_pb2.NodeDef, port: int, kind: Kind) -> None:
+    def _publish(self, node, port, kind):
         self._ports.setdefault(kind, []).append(f"{node.name}:{port}" if port else node.name)
 
-    def _source(self, kind: Kind) -> str:
+    def _source(self, kind):
         ports = self._ports.get(kind, ())
         return (
             self._pick_recent(ports) if ports and not self._one_in(12) else self._new_source(kind)
         )
 
-    def _new_source(self, kind: Kind) -> str:
+    def _new_source(self, kind):
         data_type, held = kind
         if data_type == VARIANT:
             node = self._new_node("EmptyTensorList")
@@ -300,7 +284,7 @@ class _Builder:
         self._publish(node, 0, kind)
         return node.name
 
-    def _variable(self, data_type: int) -> str:
+    def _variable(self, data_type):
         """A reference variable; its type is the element type, its port is a reference."""
         known = self._variables.setdefault(data_type, [])
         if not known or self._one_in(2):
@@ -312,9 +296,7 @@ class _Builder:
 
     # Control flow
 
-    def _control_flow(
-        self, op: str, data_type: int, inputs: Sequence[str], **attrs: object
-    ) -> node_def_pb2.NodeDef:
+    def _control_flow(self, op, data_type, inputs, **attrs):
         node = self._new_node(op)
         node.attr["T"].type = data_type
         for name, value in attrs.items():
@@ -327,11 +309,11 @@ class _Builder:
         self._finish(node)
         return node
 
-    def _some_kind(self) -> Kind:
+    def _some_kind(self):
         kinds = ((FLOAT, 0), (FLOAT, 0), (FLOAT, 0), (INT32, 0), (VARIANT, FLOAT))
         return self._pick(kinds)
 
-    def _add_branch(self) -> None:
+    def _add_branch(self):
         kind = self._some_kind()
         switch = self._control_flow(
             "Switch", kind[0], (self._source(kind), self._source((BOOL, 0)))
@@ -343,7 +325,7 @@ class _Builder:
         self._publish(merge, 0, kind)
         self._publish(merge, 1, (INT32, 0))
 
-    def _add_loop(self) -> None:
+    def _add_loop(self):
         kinds = [self._some_kind() for _ in range(1 + self._choose(3))]
         frame = f"frame{len(self.graph.node)}".encode()
         predicate = self._source((BOOL, 0))
@@ -372,15 +354,13 @@ class _Builder:
             self._publish(self._control_flow("Exit", kind[0], (switch,)), 0, kind)
 
 
-def _kind(data_type: int, element: int) -> Kind:
+def _kind(data_type, element):
     return (data_type, element if data_type in HOLDERS else 0)
 
 
-def _arg_types(
-    node: node_def_pb2.NodeDef, arg: op_def_pb2.OpDef.ArgDef, counts: dict[str, int]
-) -> list[int]:
+def _arg_types(node, arg, counts):
     """The DataTypes of the ports of one argument."""
     if arg.type_list_attr:
         return list(node.attr[arg.type_list_attr].list.type)
-    data_type = node.attr[arg.type_attr].type if arg.type_attr else arg.type
-    return [data_type] * (counts[arg.number_attr] if arg.number_attr else 1)
+    count = counts[arg.number_attr] if arg.number_attr else 1
+    return [node.attr[arg.type_attr].type if arg.type_attr else arg.type] * count

@@ -95,7 +95,7 @@ class Case(NamedTuple):
     cuda: str | None = None
 
 
-def between_products(op: str, low: float, high: float, atol: float, rtol: float) -> Case:
+def between_products(op, low, high, atol, rtol):
     values = np.random.default_rng(0).uniform(low, high, (128, 128)).astype(np.float32)
     feeds = {"input:0": values, "eye:0": np.eye(128, dtype=np.float32)}
     return Case(UNARY.format(op), "allow1 infer1 allow2", rtol=rtol, atol=atol, feeds=feeds)
@@ -274,30 +274,33 @@ CASES = {
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 @pytest.mark.parametrize("name", CASES)
-def test_types_ops_and_casts_are_those_of_tensorflow_and_wires_and_values_stay(
-    name: str, mode: Mode
-) -> None:
+def test_types_ops_and_casts_are_those_of_tensorflow_and_wires_and_values_stay(name, mode):
     case = CASES[name]
-    graph_def = graph(case.text, *([function(CALLED)] if "Func1" in case.text else []))
-    original, ours = (
-        each(graph_def, mode, case.fetch, Knobs(level=case.level))
-        for each in (run_original, run_ours)
-    )
-    f16 = case.f16 if mode is not Mode.CUDA or case.cuda is None else case.cuda
-    own = {
-        node.name
-        for node in graph_def.node
-        if any(of.type in (14, 19) for of in node.attr.values())
-    }
-    assert original.nodes_in(mode.f16) | own == ours.nodes_in(mode.f16) | own == set(f16.split())
+    functions = [function(CALLED)] if "Func1" in case.text else []
+    graph_def = graph(case.text, *functions)
+    knobs = Knobs(level=case.level)
+    original = run_original(graph_def, mode, case.fetch, knobs)
+    ours = run_ours(graph_def, mode, case.fetch, knobs)
+    f16 = case.f16
+    if mode is Mode.CUDA and case.cuda is not None:
+        f16 = case.cuda
+    already = set()
+    for node in graph_def.node:
+        if any(value.type in (14, 19) for value in node.attr.values()):
+            already.add(node.name)
+    assert original.nodes_in(mode.f16) | already == set(f16.split())
+    assert ours.nodes_in(mode.f16) | already == set(f16.split())
     assert differences(ours, original) == []
     assert rewired(graph_def, ours.graph) == []
-    if not can_run(mode):
-        return
-    factor = 8 if mode is Mode.BFLOAT16 else 1
-    values = (run(each, case.fetch, case.feeds) for each in (ours.graph, graph_def))
-    for fetched, value, float32 in zip(case.fetch, *values, strict=True):
+    if can_run(mode):
+        check_values(case, graph_def, ours.graph, 8 if mode is Mode.BFLOAT16 else 1)
+
+
+def check_values(case, before, after, factor):
+    expected = run(before, case.fetch, case.feeds)
+    found = run(after, case.fetch, case.feeds)
+    for name, value, float32 in zip(case.fetch, found, expected, strict=True):
         assert value.dtype == np.float32
         np.testing.assert_allclose(
-            value, float32, case.rtol * factor, case.atol * factor, err_msg=fetched
+            value, float32, case.rtol * factor, case.atol * factor, err_msg=name
         )

@@ -13,13 +13,12 @@ import random
 import pytest
 import tensorflow as tf
 from hypothesis import HealthCheck, Phase, given, settings
-from tensorflow.core.framework import graph_pb2
 
 from benchmarks.decisions import traces
-from tests.oracle import MODES, Mode, optimized, run_original, type_attributes
+from tests.oracle import MODES, optimized, run_original, type_attributes
 from tests.parity.comparison import differences, rewired, run_ours, type_errors
 from tests.parity.judging import DIFFERS, EQUAL, judge, undone
-from tests.parity.random_graphs import RandomGraph, in_words, random_graph
+from tests.parity.random_graphs import in_words, random_graph
 from tests.strategies import random_graphs
 
 GRAPHS = 200
@@ -27,8 +26,8 @@ GRAPHS = 200
 
 @pytest.mark.slow
 @pytest.mark.quick
-def test_every_type_and_the_number_of_casts_are_the_originals() -> None:
-    compared: collections.Counter[Mode] = collections.Counter()
+def test_every_type_and_the_number_of_casts_are_the_originals():
+    compared = collections.Counter()
 
     @settings(
         max_examples=GRAPHS,
@@ -39,7 +38,7 @@ def test_every_type_and_the_number_of_casts_are_the_originals() -> None:
         suppress_health_check=list(HealthCheck),
     )
     @given(random_graphs())
-    def compare_in_every_mode(graph: RandomGraph) -> None:
+    def compare_in_every_mode(graph):
         for mode in MODES:
             verdict = judge(graph, mode)
             compared[mode] += verdict.kind == EQUAL
@@ -53,7 +52,7 @@ def test_every_type_and_the_number_of_casts_are_the_originals() -> None:
 
 @pytest.mark.parametrize("seed", [42969, 210100])
 @pytest.mark.parametrize("mode", MODES)
-def test_graphs_on_which_the_comparison_once_failed(mode: Mode, seed: int) -> None:
+def test_graphs_on_which_the_comparison_once_failed(mode, seed):
     graph = random_graph(random.Random(seed).randrange, max_nodes=30)
     assert judge(graph, mode).kind != DIFFERS
 
@@ -64,7 +63,7 @@ BLOCKS = ("convnext", "unet_step", "inverted_bottleneck", "causal_attention_norm
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BLOCKS)
-def test_a_training_graph_gets_the_types_that_tensorflow_gives_it(name: str) -> None:
+def test_a_training_graph_gets_the_types_that_tensorflow_gives_it(name):
     """With calls inlined and loops lowered, as Grappler's pass meets it."""
     made = traces.step(name, "fit").graph
     preserve = [
@@ -86,7 +85,7 @@ def test_a_training_graph_gets_the_types_that_tensorflow_gives_it(name: str) -> 
         assert type_errors(ours.graph) == []
 
 
-def graph_with_bodies() -> tuple[graph_pb2.GraphDef, str]:
+def graph_with_bodies():
     """Bodies that are not inlined: each is a graph of its own to the pass, whose arguments keep
     their types.
     """
@@ -114,30 +113,28 @@ def graph_with_bodies() -> tuple[graph_pb2.GraphDef, str]:
     return concrete.graph.as_graph_def(), concrete.outputs[0].op.name
 
 
-def bodies(graph: graph_pb2.GraphDef, names: dict[str, set[str]]) -> dict[str, tuple]:
+def bodies(graph, names):
     """By function: the number of its nodes, and the types of those of its nodes that were there
     before.
     """
-    return {
-        function.signature.name: (
-            len(function.node_def),
-            {
-                node.name: dict(type_attributes(node))
-                for node in function.node_def
-                if node.name in names[function.signature.name]
-            },
-        )
-        for function in graph.library.function
-    }
+    found = {}
+    for function in graph.library.function:
+        name = function.signature.name
+        types = {}
+        for node in function.node_def:
+            if node.name in names[name]:
+                types[node.name] = dict(type_attributes(node))
+        found[name] = (len(function.node_def), types)
+    return found
 
 
 @pytest.mark.usefixtures("local_rules")
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_bodies_get_the_types_and_casts_that_tensorflow_gives_them(mode: Mode) -> None:
+def test_bodies_get_the_types_and_casts_that_tensorflow_gives_them(mode):
     graph_def, fetch = graph_with_bodies()
-    names = {
-        f.signature.name: {node.name for node in f.node_def} for f in graph_def.library.function
-    }
+    names = {}
+    for function in graph_def.library.function:
+        names[function.signature.name] = {node.name for node in function.node_def}
     assert len(names) == 7, (
         "a function, a loop's condition and body, two branches of an If and two of a Case"
     )
@@ -146,10 +143,9 @@ def test_bodies_get_the_types_and_casts_that_tensorflow_gives_them(mode: Mode) -
     assert differences(ours, original) == []
     theirs = bodies(original.graph, names)
     assert bodies(ours.graph, names) == theirs
-    converted = {
-        name
-        for name, (_, nodes) in theirs.items()
-        for types in nodes.values()
-        if mode.f16 in sum(types.values(), ())
-    }
+    converted = set()
+    for name, (_, nodes) in theirs.items():
+        for types in nodes.values():
+            if mode.f16 in sum(types.values(), ()):
+                converted.add(name)
     assert len(converted) == 6, "the loop's condition has no product"

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
 
 import amp_tf
 from amp_tf.graph.attributes import ROUNDED_ATTR
@@ -27,69 +25,60 @@ from tests.rewriting.rewritten import GraphShapes, feeds, run
 DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"  # in full, as the remapper asks for it
 
 
-def made(build: Callable[[], tf.Tensor]) -> graph_pb2.GraphDef:
+def made(build):
     """The graph of what is built, read by ``fetch``."""
     with tf.Graph().as_default() as graph, tf.device(DEVICE):
         tf.identity(build(), name="fetch")
     return graph.as_graph_def(add_shapes=True)
 
 
-def remapped(graph: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
+def remapped(graph):
     """The graph after TensorFlow's remapper."""
     return oracle.optimized(graph, ("remap",), ["fetch"])
 
 
-def dense(
-    activation: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
-    *,
-    name: str = "dense",
-    transposed: bool = False,
-) -> tf.Tensor:
+def dense(activation=tf.identity, *, name="dense", is_turned=False):
     """A matrix product with its bias and its activation."""
-    matrices = (
-        _given(*((32, 8) if transposed else (8, 32))),
-        _given(*((64, 32) if transposed else (32, 64))),
-    )
-    product = tf.matmul(
-        *matrices, transpose_a=transposed, transpose_b=transposed, name=f"{name}/MatMul"
-    )
+    a = _given(*((32, 8) if is_turned else (8, 32)))
+    b = _given(*((64, 32) if is_turned else (32, 64)))
+    product = tf.matmul(a, b, transpose_a=is_turned, transpose_b=is_turned, name=f"{name}/MatMul")
     return activation(tf.nn.bias_add(product, _given(64), name=f"{name}/BiasAdd"))
 
 
-def _given(*shape: int) -> tf.Tensor:
+def _given(*shape):
     return tf.compat.v1.placeholder(tf.float32, shape)
 
 
-def _normalized(value: tf.Tensor) -> tf.Tensor:
+def _normalized(value):
     variance = tf.square(_given(16)) + 0.5
     return tf.compat.v1.nn.fused_batch_norm(
         value, _given(16), _given(16), _given(16), variance, epsilon=0.01, is_training=False
     )[0]
 
 
-def _biased(value: tf.Tensor) -> tf.Tensor:
+def _biased(value):
     return tf.nn.bias_add(value, _given(16))
 
 
-def _conv2d(strides: int = 1, padding: object = "SAME", dilations: int = 1) -> tf.Tensor:
+def _conv2d(strides=1, padding="SAME", dilations=1):
     return tf.nn.conv2d(
         _given(2, 8, 8, 16), _given(3, 3, 16, 16), strides, padding, dilations=dilations
     )
 
 
-def _conv3d() -> tf.Tensor:
+def _conv3d():
     return tf.nn.conv3d(_given(2, 4, 8, 8, 2), _given(3, 3, 3, 2, 16), [1, 2, 2, 2, 1], "SAME")
 
 
-def _depthwise() -> tf.Tensor:
+def _depthwise():
     return tf.nn.depthwise_conv2d(_given(2, 8, 8, 16), _given(3, 3, 16, 1), [1, 1, 1, 1], "VALID")
 
 
-def _leaky(value: tf.Tensor) -> tf.Tensor:
+def _leaky(value):
     return tf.nn.leaky_relu(value, 0.3)
 
 
-def _summed(value: tf.Tensor) -> tf.Tensor:
+def _summed(value):
     return tf.nn.relu(value + _given(*value.shape))
 
 
@@ -97,12 +86,12 @@ _ACTIVATIONS = (tf.identity, tf.nn.relu, tf.nn.relu6, tf.nn.elu, _leaky)
 _EXPLICIT = [[0, 0], [2, 1], [1, 2], [0, 0]]
 
 #: A graph for each kind, by its name.
-KINDS: Mapping[str, Callable[[], tf.Tensor]] = {
+KINDS = {
     **{
         f"MatMul-{act.__name__}": lambda act=act: dense(act)
         for act in (*_ACTIVATIONS, tf.sigmoid, tf.tanh)
     },
-    "MatMul-transposed": lambda: dense(tf.nn.relu, transposed=True),
+    "MatMul-transposed": lambda: dense(tf.nn.relu, is_turned=True),
     **{f"Conv2D-{act.__name__}": lambda act=act: act(_biased(_conv2d())) for act in _ACTIVATIONS},
     **{
         f"Conv2D-norm-{act.__name__}": lambda act=act: act(_normalized(_conv2d()))
@@ -129,38 +118,45 @@ NUMBERS = {"float16": 19, "bfloat16": 14}
 PRODUCTS = {step.op for step in SPLIT_PRODUCTS.values()}
 
 
-def judge(kind: str, precision: str) -> dict[str, object] | None:
+def judge(kind, precision):
     """Returns what becomes of a kind, or nothing where this TensorFlow does not fuse it."""
     given = made(KINDS[kind])
     fused = remapped(given)
     whole = [node for node in fused.node if node.op in SPLIT_PRODUCTS]
     if not whole:
         return None
-    config = amp_tf.AmpConfig(precision=precision)
-    options = {
-        "hardware": PLAIN_CPU,
-        "preserve": ["fetch"],
-        "shapes": GraphShapes(given),
-    }  # the hooks know them too
-    result = amp_tf.rewrite(fused, config, **options)
-    again = amp_tf.rewrite(result.graph, config, **options)
+    shapes = GraphShapes(given)  # the hooks know them too
+
+    def rewritten(graph):
+        config = amp_tf.AmpConfig(precision=precision)
+        return amp_tf.rewrite(graph, config, hardware=PLAIN_CPU, preserve=["fetch"], shapes=shapes)
+
+    split = rewritten(fused).graph
+    left = []
+    types = []
+    for node in split.node:
+        if node.op in SPLIT_PRODUCTS:
+            left.append(node.name)
+        elif node.op in PRODUCTS:
+            types.append(_is_16_bit(node, precision))
     values = feeds(given)
     exact = run(given, values)
-    iterated = remapped(result.graph)
-    unfused = amp_tf.rewrite(given, config, **options).graph
-    found = {
-        name: run(graph, values)
-        for name, graph in (("split", result.graph), ("iterated", iterated))
-    }
-    scale = np.abs(exact).max()
+    found = run(split, values)
+    iterated = run(remapped(split), values)
+
+    def off(result):
+        return float(np.abs(result - exact).max() / np.abs(exact).max())
+
+    steps = [name.decode() for name in whole[0].attr["fused_ops"].list.s]
     return {
-        "fused": [whole[0].op, *(name.decode() for name in whole[0].attr["fused_ops"].list.s)],
-        "left": [node.name for node in result.graph.node if node.op in SPLIT_PRODUCTS],
-        "types": [_is_16_bit(node, precision) for node in result.graph.node if node.op in PRODUCTS],
-        "kept": whole[0].name in {node.name for node in result.graph.node},
-        "again": again.changed,
-        "as unfused": bool((found["split"] == run(unfused, values)).all()),
-        **{name: float(np.abs(value - exact).max() / scale) for name, value in found.items()},
+        "fused": [whole[0].op, *steps],
+        "left": left,
+        "types": types,
+        "kept": whole[0].name in {node.name for node in split.node},
+        "again": rewritten(split).changed,
+        "as unfused": bool((found == run(rewritten(given).graph, values)).all()),
+        "split": off(found),
+        "iterated": off(iterated),
     }
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from unittest import mock
 
 import amp_tf
 from amp_tf.rewriting import holding
-from tests.truth.fuzzing.graphs import GraphDef, ProgramGraph
+from tests.truth.fuzzing.graphs import ProgramGraph
 from tests.truth.fuzzing.programs import random_program
 
 PRECISIONS = ("bfloat16", "float16")
@@ -28,7 +27,7 @@ class Held(NamedTuple):
     problem: str
 
 
-def judge(seeds: Sequence[int], is_lowered: bool) -> Iterator[Held]:
+def judge(seeds, is_lowered):
     """The verdicts on the programs of these seeds, which are one graph."""
     graph = ProgramGraph([random_program(seed) for seed in seeds], seeds, is_lowered)
     for precision in PRECISIONS:
@@ -38,7 +37,7 @@ def judge(seeds: Sequence[int], is_lowered: bool) -> Iterator[Held]:
             memory = graph.rewritten(dataclasses.replace(config, goal="memory"))
         expected = graph.run(speed)
         values = graph.run(memory)
-        wrong: dict[int, list[str]] = {}
+        wrong = {}
         for (program, name), value in values.items():
             if value.tobytes() != expected[program, name].tobytes():
                 wrong.setdefault(program, []).append(name)
@@ -48,5 +47,5 @@ def judge(seeds: Sequence[int], is_lowered: bool) -> Iterator[Held]:
             yield Held(seed, precision, waiting, problem)
 
 
-def _waits(graph: GraphDef) -> int:
+def _waits(graph):
     return sum(name.startswith("^") for node in graph.node for name in node.input)

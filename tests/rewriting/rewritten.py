@@ -18,6 +18,13 @@ AUTO = amp_tf.AmpConfig()
 TOLERANCE = 0.03  # of the largest value: two products in bfloat16, which has 8 bits
 
 
+def shaped(text, *functions):
+    """The graph of a text; its nodes carry the shapes that TensorFlow infers."""
+    with tf.Graph().as_default() as imported:
+        tf.import_graph_def(small_graphs.graph(text, *functions), name="")
+    return imported.as_graph_def(add_shapes=True)
+
+
 class GraphShapes:
     """The static shapes that TensorFlow infers for a GraphDef, or inferred when it made a graph."""
 
@@ -32,11 +39,13 @@ class GraphShapes:
             outputs = self._graph.get_operation_by_name(node).outputs
         except KeyError:  # a node that folding made
             return []
-        shapes = (output.shape for output in outputs)
-        return [
-            None if s.rank is None else tuple(-1 if d is None else d for d in s.as_list())
-            for s in shapes
-        ]
+        found = []
+        for output in outputs:
+            sizes = None
+            if output.shape.rank is not None:
+                sizes = tuple(-1 if size is None else size for size in output.shape.as_list())
+            found.append(sizes)
+        return found
 
 
 def rewrite(proto, config=AUTO, preserve=("fetch",), hardware=BF16_CPU):
@@ -47,28 +56,30 @@ def rewrite(proto, config=AUTO, preserve=("fetch",), hardware=BF16_CPU):
 
 def feeds(proto):
     rng = np.random.default_rng(0)
-    shapes = {
-        n.name: [d.size for d in n.attr["shape"].shape.dim]
-        for n in proto.node
-        if n.op == "Placeholder"
-    }
-    return {
-        f"{name}:0": rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()
-    }
+    values = {}
+    for node in proto.node:
+        if node.op == "Placeholder":
+            shape = [dim.size for dim in node.attr["shape"].shape.dim]
+            values[f"{node.name}:0"] = rng.standard_normal(shape).astype(np.float32)
+    return values
 
 
 def run(proto, values):
     return small_graphs.run(proto, ["fetch"], values)[0]
 
 
+def node_of(proto, name):
+    (found,) = (node for node in proto.node if node.name == name)
+    return found
+
+
 def reads(proto, name):
-    return list(next(node for node in proto.node if node.name == name).input)
+    return list(node_of(proto, name).input)
 
 
 def ops(proto):
-    return collections.Counter(
-        node.op for node in proto.node if node.op not in ("Cast", "Placeholder", "Identity")
-    )
+    plain = ("Cast", "Placeholder", "Identity")
+    return collections.Counter(node.op for node in proto.node if node.op not in plain)
 
 
 def without_casts(proto):

@@ -112,43 +112,41 @@ def moved(proto):
     return sorted(node.name for node in proto.node if node.name.endswith(SUFFIX))
 
 
+def values(proto, times=1, **others):
+    return run(proto, ["fetch"], {**X, **others}, times)[0]
+
+
 def check_same(proto, result, monkeypatch):
     """As without the move: the same values are cast in the same way, so no bit differs."""
     monkeypatch.setattr("amp_tf.rewriting.hoisting.find_loop_reads", lambda form: ())
     kept = rewrite(proto)
     assert not moved(kept.graph)
-    np.testing.assert_array_equal(
-        *(run(each.graph, ["fetch"], X, times=3) for each in (result, kept))
-    )
+    np.testing.assert_array_equal(values(result.graph, 3), values(kept.graph, 3))
 
 
 def casts(proto):
     """Returns the inputs of new casts to bfloat16."""
-    wanted = tf.bfloat16.as_datatype_enum
-    return [
-        node.input[0]
-        for node in proto.node
-        if node.op == "Cast" and node.attr["DstT"].type == wanted
-    ]
+    found = []
+    for node in proto.node:
+        if node.op == "Cast" and node.attr["DstT"].type == tf.bfloat16:
+            found.append(node.input[0])
+    return found
 
 
 def test_a_weight_is_read_and_cast_before_the_loop(monkeypatch):
     proto = graph(LOOP)
     result = rewrite(proto)
+    before = nodes(proto)
     after = nodes(result.graph)
     assert moved(result.graph) == [ENTER, EARLY]
     assert list(after[EARLY].input) == ["w"]
     assert casts(result.graph) == ["x", EARLY]
     assert after[ENTER].input[0].startswith(f"{EARLY}-0-CastToBf16")
     assert list(after["product"].input) == ["y_switch:1", ENTER]
-    assert (
-        after[ENTER].attr["T"].type
-        == after["product"].attr["T"].type
-        == tf.bfloat16.as_datatype_enum
-    )
+    assert after[ENTER].attr["T"].type == after["product"].attr["T"].type == tf.bfloat16
     for key in ("frame_name", "is_constant", "parallel_iterations"):
-        assert after[ENTER].attr[key] == nodes(proto)["w_in"].attr[key]
-    assert after[EARLY].attr == nodes(proto)["read"].attr
+        assert after[ENTER].attr[key] == before["w_in"].attr[key]
+    assert after[EARLY].attr == before["read"].attr
     check_same(proto, result, monkeypatch)
 
 
@@ -166,9 +164,7 @@ def test_of_loops_in_loops_it_leaves_the_innermost_alone(monkeypatch):
     assert moved(result.graph) == [f"v_in-0-{SUFFIX}", early]
     assert list(after[early].input) == ["handed", "^limit", "^nil", "^z_switch"]
     # Twice by 0.125, the second time by 0.25: a read that moved too far would not see the write.
-    np.testing.assert_allclose(
-        run(result.graph, ["fetch"], X), run(proto, ["fetch"], X), rtol=2**-6
-    )
+    np.testing.assert_allclose(values(result.graph), values(proto), rtol=2**-6)
     check_same(proto, result, monkeypatch)
 
 
@@ -193,20 +189,13 @@ def test_it_comes_after_all_that_the_loop_comes_after():
     few = Const() dtype=int32 value=int32[2]*4
     written = AssignVariableOp(w, corner) dtype=float32
     """
-    proto = edited(
-        LOOP + slow,
-        (
-            "i_in = Enter(zero) T=int32 frame_name='loop'",
-            "i_in = Enter(zero) T=int32 frame_name='loop' ^written",
-        ),
-    )
+    entry = "i_in = Enter(zero) T=int32 frame_name='loop'"
+    proto = edited(LOOP + slow, (entry, f"{entry} ^written"))
     result = rewrite(proto, amp_tf.AmpConfig(keep_float32=("much", "again")))
     assert list(nodes(result.graph)[EARLY].input) == ["w", "^written"]
     # Three products: two roundings to 8 bits each, and those of their sums where Eigen computes
     # them. An old value of w would be off by far more.
-    np.testing.assert_allclose(
-        run(result.graph, ["fetch"], X), run(proto, ["fetch"], X), rtol=2**-5
-    )
+    np.testing.assert_allclose(values(result.graph), values(proto), rtol=2**-5)
 
 
 def test_who_waits_for_the_late_read_waits_for_the_early_one():
@@ -219,20 +208,14 @@ def test_who_waits_for_the_late_read_waits_for_the_early_one():
 
 
 def test_a_loop_without_turns_is_left_at_once():
-    proto = edited(
-        LOOP,
-        (
-            "three = Const() dtype=int32 value=int32[]*3",
-            "three = Placeholder() dtype=int32 shape=[]",
-        ),
-    )
+    three = "three = Const() dtype=int32 value=int32[]*3"
+    proto = edited(LOOP, (three, "three = Placeholder() dtype=int32 shape=[]"))
     result = rewrite(proto)
-    feeds = {**X, "three:0": 0}
+    no_turns = {"three:0": 0}
     assert moved(result.graph)
     # x itself comes out, rounded to the 8 bits of bfloat16 as the loop hands it on.
-    np.testing.assert_allclose(
-        run(result.graph, ["fetch"], feeds), run(proto, ["fetch"], feeds), rtol=2**-8
-    )
+    exact = values(proto, **no_turns)
+    np.testing.assert_allclose(values(result.graph, **no_turns), exact, rtol=2**-8)
 
 
 def test_readers_that_stay_in_float32_keep_the_exact_weight():
@@ -257,12 +240,11 @@ def test_a_reader_besides_the_product_that_becomes_16_bit_goes_along():
     sum = BiasAdd(product, bias)
     squared = MatMul(sum, read)"""
     proto = edited(LOOP + biased, ("NextIteration(product)", "NextIteration(squared)"))
-    costs = dataclasses.replace(
-        SHIPPED, elements={**SHIPPED.elements, "BiasAdd": SHIPPED.other}
-    )  # the same in 16 bit
+    elements = {**SHIPPED.elements, "BiasAdd": SHIPPED.other}  # the same in 16 bit
+    costs = dataclasses.replace(SHIPPED, elements=elements)
     after = nodes(rewrite(proto, hardware=dataclasses.replace(BF16_CPU, costs=costs)).graph)
     assert after["sum"].input[1] == f"b_in-0-{SUFFIX}"
-    assert after[f"b_in-0-{SUFFIX}"].attr["T"].type == tf.bfloat16.as_datatype_enum
+    assert after[f"b_in-0-{SUFFIX}"].attr["T"].type == tf.bfloat16
 
 
 WRITE = (
@@ -357,10 +339,9 @@ def test_the_order_of_nodes_does_not_matter(text):
 
 def test_names_that_are_taken_are_not_used_again():
     taken = f"\n    {ENTER} = Placeholder()\n    {EARLY} = Placeholder()\n"
-    result = rewrite(graph(LOOP + taken))
-    assert moved(result.graph) == sorted(
-        [ENTER, EARLY, ENTER.replace("-0-", "-1-"), EARLY.replace("-0-", "-1-")]
-    )
+    found = moved(rewrite(graph(LOOP + taken)).graph)
+    names = [ENTER, EARLY]
+    assert found == sorted(names + [name.replace("-0-", "-1-") for name in names])
 
 
 def test_two_reads_of_one_handle_share_an_entry():
@@ -376,6 +357,5 @@ def test_two_reads_of_one_handle_share_an_entry():
     after = nodes(result.graph)
     assert moved(result.graph) == [ENTER, EARLY]
     assert after["product"].input[1] == after["squared"].input[1] == ENTER
-    np.testing.assert_allclose(
-        run(result.graph, ["fetch"], X), run(proto, ["fetch"], X), rtol=2**-5
-    )  # six products by weights that are exact
+    # Six products by weights that are exact.
+    np.testing.assert_allclose(values(result.graph), values(proto), rtol=2**-5)

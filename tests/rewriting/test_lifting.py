@@ -13,6 +13,7 @@ from tests.rewriting.rewritten import (
     check_agreement,
     reads,
     rewrite,
+    shaped,
     without_casts,
 )
 from tests.small_graphs import function, graph
@@ -53,9 +54,18 @@ GELU = """
     last = MatMul(mean, v)
     fetch = Identity(last)
 """
-OF_GELU = ("minus", "scaled", "core", "halved", "gelu")
-FLAT = [16384, 128]
-BACK = [128, 128, 128]
+
+
+def check_reads(result, **expected):
+    """Checks what nodes read, with casts skipped."""
+    found = without_casts(result.graph)
+    assert {name: " ".join(found[name]) for name in expected} == expected
+
+
+def check_f16(result, *names):
+    precisions = {node.name: node.precision for node in result.report.nodes}
+    for name in names:
+        assert precisions[name].is_f16, name
 
 
 @pytest.mark.parametrize("activation", sorted(MATRIX_ACTIVATIONS))
@@ -63,27 +73,22 @@ def test_a_bias_and_its_activation_come_before_the_reshaping_and_are_16_bit_with
     activation,
 ):
     result = rewrite(graph(DENSE.replace("Relu", activation)))
-    read = without_casts(result.graph)
-    assert read["biased"] == ["product", "b"]
-    assert read["act"] == ["biased"]
-    assert read["back"] == ["act", "sizes"]
-    assert read["sum"] == ["back", "back"]
-    nodes = {node.name: node for node in result.report.nodes}
+    check_reads(result, biased="product b", act="biased", back="act sizes", sum="back back")
+    check_f16(result, "product", "biased")
     # Activations of which zero is not zero stay in float32 behind the last product, with what they
     # read.
-    follows = ["act"] * (activation in {"Relu", "Relu6"})
-    assert all(nodes[name].precision.is_f16 for name in ("product", "biased", *follows))
+    if activation in ("Relu", "Relu6"):
+        check_f16(result, "act")
+    assert not rewrite(result.graph).changed
 
 
 def test_a_gelu_comes_with_its_bias_and_has_the_type_of_its_product():
     proto = graph(GELU)
     result = rewrite(proto)
-    read = without_casts(result.graph)
-    assert read["biased"] == ["product", "b"]
-    assert read["gelu"] == ["halved", "biased"]
-    assert (read["back"], read["mean"]) == (["gelu", "sizes"], ["back", "axis"])
-    nodes = {node.name: node for node in result.report.nodes}
-    assert all(nodes[name].precision.is_f16 for name in ("product", "biased", *OF_GELU))
+    check_reads(
+        result, biased="product b", gelu="halved biased", back="gelu sizes", mean="back axis"
+    )
+    check_f16(result, "product", "biased", "minus", "scaled", "core", "halved", "gelu")
     check_agreement(proto, result)
 
 
@@ -91,32 +96,20 @@ def test_a_gelu_comes_with_its_bias_and_has_the_type_of_its_product():
 def test_a_gelu_of_which_something_else_reads_a_part_stays_behind_the_reshaping(read):
     proto = graph(GELU + f"    other = Softmax({read})\n")
     result = rewrite(proto, preserve=("fetch", "other"))
-    found = without_casts(result.graph)
-    assert (found["biased"], found["back"]) == (["product", "b"], ["biased", "sizes"])
-    assert (found["minus"], found["gelu"]) == (["back"], ["halved", "back"])
+    check_reads(result, biased="product b", back="biased sizes", minus="back", gelu="halved back")
     check_agreement(proto, result)
 
 
 def test_what_reads_a_bias_besides_its_activation_reads_what_is_shaped_back():
     proto = graph(DENSE.replace("AddV2(act, act)", "AddV2(act, biased)"))
     result = rewrite(proto)
-    read = without_casts(result.graph)
-    assert (read["biased"], read["back"]) == (["product", "b"], ["biased", "sizes"])
-    assert (read["act"], read["sum"]) == (["back"], ["act", "back"])
+    check_reads(result, biased="product b", back="biased sizes", act="back", sum="act back")
     check_agreement(proto, result)
 
 
 def test_a_fetched_activation_stays_behind_the_reshaping():
-    read = without_casts(rewrite(graph(DENSE), preserve=("fetch", "act")).graph)
-    assert (read["biased"], read["back"], read["act"]) == (
-        ["product", "b"],
-        ["biased", "sizes"],
-        ["back"],
-    )
-
-
-def test_a_second_rewrite_changes_nothing():
-    assert not rewrite(rewrite(graph(DENSE)).graph).changed
+    result = rewrite(graph(DENSE), preserve=("fetch", "act"))
+    check_reads(result, biased="product b", back="biased sizes", act="back")
 
 
 KEPT = {
@@ -151,28 +144,10 @@ def test_what_must_stay_where_it_is_stays(text, options):
 
 
 def test_shapes_that_nodes_carry_are_those_of_the_product_afterwards():
-    proto = graph(DENSE)
-    sizes = {
-        "product": FLAT,
-        "back": BACK,
-        "biased": BACK,
-        "act": BACK,
-        "x": [16384, 512],
-        "w": [512, 128],
-    }
-    for node in proto.node:
-        if node.name in sizes:
-            shape = node.attr["_output_shapes"].list.shape.add()
-            for size in sizes[node.name]:
-                shape.dim.add().size = size
-    result = amp_tf.rewrite(proto, AUTO, hardware=BF16_CPU, preserve=("fetch",)).graph
-    told = {
-        node.name: [d.size for d in s.dim]
-        for node in result.node
-        for s in node.attr["_output_shapes"].list.shape
-    }
-    assert told["biased"] == told["act"] == FLAT
-    assert told["back"] == BACK
+    result = amp_tf.rewrite(shaped(DENSE), AUTO, hardware=BF16_CPU, preserve=("fetch",)).graph
+    told = KnownShapes.of_nodes(result.node)
+    assert told.output_shapes("biased") == told.output_shapes("act") == [(16384, 128)]
+    assert told.output_shapes("back") == [(128, 128, 128)]
 
 
 def test_in_a_function_a_bias_and_its_activation_are_lifted_too():
@@ -186,9 +161,16 @@ def test_in_a_function_a_bias_and_its_activation_are_lifted_too():
           return y = act:activations:0
         """
     )
-    sizes = {"product": FLAT, "back": BACK, "biased": BACK, "act": BACK}
-    sizes |= {"x": [16384, 512], "w": [512, 128], "b": [128], "sizes": [3]}
-    shapes = KnownShapes({name: [tuple(found)] for name, found in sizes.items()})
+    shapes = KnownShapes(
+        {
+            "x": [(16384, 512)],
+            "w": [(512, 128)],
+            "b": [(128,)],
+            "sizes": [(3,)],
+            "product": [(16384, 128)],
+            **dict.fromkeys(("back", "biased", "act"), ((128, 128, 128),)),
+        }
+    )
     result = amp_tf.rewrite(proto, AUTO, hardware=BF16_CPU, shapes=shapes).graph
     read = {node.name: node.input[0] for node in result.node_def}
     assert read["biased"].startswith("product")

@@ -13,71 +13,58 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Rule
 from amp_tf.rewriting import pipeline
 from amp_tf.rewriting.pipeline import rewrite_program
-from tests.painting.painted import BF16_CPU
+from tests.rewriting.rewritten import BF16_CPU, reads
 from tests.small_graphs import function, graph, run
 
 BF16 = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 X = "x = Placeholder()\nv = VarHandleOp()\n"
 
 
-def casts(text: str, config: amp_tf.AmpConfig = BF16) -> list[str]:
-    """The names of the nodes that are cast, of reads."""
-    result = amp_tf.rewrite(graph(X + text), config)
-    again = amp_tf.rewrite(result.graph, config)
-    assert not again.changed
-    sources = [node.input[0] for node in result.graph.node if node.op == "Cast"]
-    return [name for name in sources if name.startswith("r")]
+TWO_READS = """
+    r1 = ReadVariableOp(v)
+    r2 = ReadVariableOp(v)
+    a = MatMul(x, r1)
+    b = MatMul(a, r2)
+    out = Exp(b)
+"""
 
 
-@pytest.mark.parametrize(
-    ("text", "cast"),
-    [
-        (
-            "r1 = ReadVariableOp(v)\nr2 = ReadVariableOp(v)\na = MatMul(x, r1)\nb = MatMul(a, "
-            "r2)\nout = Exp(b)",
-            "r1",
-        ),
-        (
-            "r1 = ReadVariableOp(v)\na = MatMul(x, r1)\nw = AssignVariableOp(v, x) ^r1\n"
-            "r2 = ReadVariableOp(v) ^w\nb = MatMul(a, r2)\nout = Exp(b)",
-            "r1 r2",
-        ),
-        (
-            "u = VarHandleOp()\nr1 = ReadVariableOp(v)\nr2 = ReadVariableOp(u)\nr3 = "
-            "ReadVariableOp(v) @/device:CPU:1\n"
-            "a = MatMul(x, r1)\nb = MatMul(a, r2)\nc = MatMul(b, r3)\nout = Exp(c)",
-            "r1 r2 r3",
-        ),
-    ],
-    ids=[
-        "reads that wait for nothing",
-        "behind a write",
-        "on other devices and of other variables",
-    ],
-)
+#: Reads of variables, and those whose values are cast.
+READS = {
+    "reads that wait for nothing": (TWO_READS, ["r1"]),
+    "behind a write": (
+        "r1 = ReadVariableOp(v)\na = MatMul(x, r1)\nw = AssignVariableOp(v, x) ^r1\n"
+        "r2 = ReadVariableOp(v) ^w\nb = MatMul(a, r2)\nout = Exp(b)",
+        ["r1", "r2"],
+    ),
+    "on other devices and of other variables": (
+        "u = VarHandleOp()\nr1 = ReadVariableOp(v)\nr2 = ReadVariableOp(u)\nr3 = "
+        "ReadVariableOp(v) @/device:CPU:1\n"
+        "a = MatMul(x, r1)\nb = MatMul(a, r2)\nc = MatMul(b, r3)\nout = Exp(c)",
+        ["r1", "r2", "r3"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "cast"), READS.values(), ids=READS)
 def test_reads_that_give_the_same_are_cast_once(text, cast):
-    assert casts(text) == cast.split()
+    result = amp_tf.rewrite(graph(X + text), BF16)
+    sources = [node.input[0] for node in result.graph.node if node.op == "Cast"]
+    assert [name for name in sources if name.startswith("r")] == cast
+    assert not amp_tf.rewrite(result.graph, BF16).changed
 
 
 def test_reads_that_no_product_reads_stay_as_they_are():
-    text = (
-        "r1 = ReadVariableOp(v)\nr2 = ReadVariableOp(v)\na = Exp(r1)\nb = Exp(r2)\nm = MatMul(x, "
-        "x)\nout = Exp(m)"
-    )
-    result = amp_tf.rewrite(graph(X + text), BF16)
-    inputs = {node.name: list(node.input) for node in result.graph.node}
-    assert inputs["a"] == ["r1"]
-    assert inputs["b"] == ["r2"]
+    text = TWO_READS.replace("MatMul(x, r1)", "Exp(r1)").replace("MatMul(a, r2)", "Exp(r2)")
+    result = amp_tf.rewrite(graph(f"{X}{text}m = MatMul(x, x)"), BF16)
+    assert result.changed
+    assert reads(result.graph, "a") == ["r1"]
+    assert reads(result.graph, "b") == ["r2"]
 
 
 def test_where_nothing_becomes_16_bit_nothing_is_shared():
-    text = (
-        "r1 = ReadVariableOp(v)\nr2 = ReadVariableOp(v)\na = MatMul(x, r1)\nb = MatMul(a, "
-        "r2)\nout = Exp(b)"
-    )
-    assert not amp_tf.rewrite(
-        graph(X + text), amp_tf.AmpConfig(precision="bfloat16", keep_float32=("^[ab]$",))
-    ).changed
+    config = amp_tf.AmpConfig(precision="bfloat16", keep_float32=("^[ab]$",))
+    assert not amp_tf.rewrite(graph(X + TWO_READS), config).changed
 
 
 def test_updates_inside_of_a_step_are_seen():
@@ -114,9 +101,10 @@ out = MatMul(left, x)
 
 
 def test_what_reads_a_shared_variable_can_be_split_as_well():
-    inputs = {node.name: list(node.input) for node in amp_tf.rewrite(graph(TWICE), BF16).graph.node}
-    assert inputs["one"] == ["one-MatMul-0-AmpTfSplit-0-CastToFp32-0-AutoMixedPrecision", "b1"]
-    assert inputs["two"] == ["two-MatMul-0-AmpTfSplit-0-CastToFp32-0-AutoMixedPrecision", "b1"]
+    result = amp_tf.rewrite(graph(TWICE), BF16).graph
+    for name in ("one", "two"):
+        product = f"{name}-MatMul-0-AmpTfSplit-0-CastToFp32-0-AutoMixedPrecision"
+        assert reads(result, name) == [product, "b1"]
 
 
 SHARED = """
@@ -139,12 +127,12 @@ TWIN = "empty-0-AmpTfList"
 ENDS = ["x", "fetch1", "fetch2"]
 
 
-def rewrite(text: str, **settings):
+def rewrite(text, **settings):
     config = AmpConfig(precision="bfloat16", **settings)
     return amp_tf.rewrite(graph(text), config, hardware=BF16_CPU, preserve=ENDS)
 
 
-def element_types(result) -> dict[str, int]:
+def element_types(result):
     return {
         node.name: node.attr["element_dtype"].type
         for node in result.graph.node
@@ -154,18 +142,16 @@ def element_types(result) -> dict[str, int]:
 
 def test_a_list_of_products_is_16_bit_beside_one_of_exponentials():
     result = rewrite(SHARED)
-    types = element_types(result)
-    assert {name for name, kind in types.items() if kind == 14} == {TWIN, "narrow", "back1"}
-    assert {name for name, kind in types.items() if kind == 1} == {"empty", "wide", "back2"}
-    nodes = {node.name: node for node in result.graph.node}
-    assert list(nodes[TWIN].input) == list(nodes["empty"].input) == ["shape", "size", "^x"]
-    x = np.random.default_rng(0).normal(size=(4, 4), scale=0.3).astype("float32")
-    before, after = (
-        run(given, ("fetch1", "fetch2"), {"x:0": x}) for given in (graph(SHARED), result.graph)
-    )
-    np.testing.assert_allclose(
-        after[0], before[0], rtol=0, atol=3 * 2**-8 * np.abs(before[0]).max()
-    )
+    narrow = dict.fromkeys((TWIN, "narrow", "back1"), 14)
+    wide = dict.fromkeys(("empty", "wide", "back2"), 1)
+    assert element_types(result) == narrow | wide
+    assert reads(result.graph, TWIN) == reads(result.graph, "empty") == ["shape", "size", "^x"]
+    ends = ("fetch1", "fetch2")
+    x = {"x:0": np.random.default_rng(0).normal(size=(4, 4), scale=0.3).astype("float32")}
+    before = run(graph(SHARED), ends, x)
+    after = run(result.graph, ends, x)
+    tolerance = 3 * 2**-8 * np.abs(before[0]).max()
+    np.testing.assert_allclose(after[0], before[0], rtol=0, atol=tolerance)
     np.testing.assert_array_equal(after[1], before[1])
 
 
@@ -221,25 +207,24 @@ READ_BY_PRODUCT = USE.replace(
 )
 
 
-def types_of_lists(*texts: str, **settings) -> dict[str, str]:
+def types_of_lists(*texts, **settings):
     """The element type of each node of a list, by its name; the first function is the root."""
-    results = rewritten(*texts, **settings)
-    return {
-        node.name: tf.as_dtype(node.attr["element_dtype"].type).name
-        for result in results
-        for node in result.graph.node_def
-        if "element_dtype" in node.attr
-    }
+    types = {}
+    for result in rewritten(*texts, **settings):
+        for node in result.graph.node_def:
+            if "element_dtype" in node.attr:
+                types[node.name] = tf.as_dtype(node.attr["element_dtype"].type).name
+    return types
 
 
-def rewritten(*texts: str, **settings):
+def rewritten(*texts, **settings):
     root, *functions = map(function, texts)
     config = AmpConfig(precision="bfloat16", **settings)
     library = FunctionDefLibrary(function=functions)
     return rewrite_program(root, functions, config, XLA, library)
 
 
-def everywhere(kind: str) -> dict[str, str]:
+def everywhere(kind):
     return dict.fromkeys(("list", "pushed", "popped"), kind)
 
 
@@ -337,8 +322,6 @@ def test_a_list_that_a_recursive_function_takes_stays():
     assert types_of_lists(*texts) == everywhere("float32")
 
 
-NAMED = AmpConfig(precision="bfloat16")
-
 LOOPING = """
     function main(h: float32, c: float32, w: float32) -> (y: float32)
       looped = StatelessWhile(h, c, w) T=[float32, float32, float32] cond=goes_on body=cell
@@ -364,16 +347,13 @@ CELL = """
 """
 
 
-def f16_nodes(*texts: str) -> set[str]:
+def f16_nodes(*texts):
     """The nodes of the loop's body that compute in 16 bit."""
-    root, *functions = map(function, texts)
-    results = rewrite_program(root, functions, NAMED, XLA, FunctionDefLibrary(function=functions))
-    nodes = [
-        node
-        for result in results
-        for node in result.report.nodes.where(precision="bfloat16", function="cell")
-    ]
-    return {node.name for node in nodes}
+    names = set()
+    for result in rewritten(*texts):
+        found = result.report.nodes.where(precision="bfloat16", function="cell")
+        names |= {node.name for node in found}
+    return names
 
 
 def test_what_the_next_iteration_multiplies_is_used_by_a_product():
@@ -399,7 +379,7 @@ def test_a_function_that_is_called_otherwise_too_is_judged_alone():
 
 def test_a_function_that_is_rewritten_alone_knows_the_loops_of_its_library():
     library = FunctionDefLibrary(function=[function(LOOPING), function(GOES_ON), function(CELL)])
-    report = pipeline.rewrite(function(CELL), NAMED, hardware=XLA, library=library).report
+    report = pipeline.rewrite(function(CELL), BF16, hardware=XLA, library=library).report
     assert {node.name for node in report.nodes.where(precision="bfloat16")} == {
         "product",
         "gate",

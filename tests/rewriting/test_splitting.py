@@ -7,7 +7,6 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2
 
 import amp_tf
 from amp_tf.graph.sizes import KnownShapes
@@ -17,14 +16,16 @@ from amp_tf.painting.reasons import Rule
 from tests import as_cpu
 from tests.hooks import running
 from tests.rewriting.fused_graphs import KINDS, dense, made, remapped
-from tests.rewriting.rewritten import GraphShapes, feeds, run
+from tests.rewriting.rewritten import AUTO, BF16_CPU, feeds, node_of, ops, reads, rewrite, run
 from tests.small_graphs import graph
 
 PLAIN_CPU = Hardware()  # neither bf16 nor avx512
 BFLOAT16 = amp_tf.AmpConfig(precision="bfloat16")
-BIAS_SHAPE = KnownShapes(
-    {"Placeholder_2": ((64,),)}
-)  # of :func:`dense`; the hooks have all shapes from TensorFlow
+# Of :func:`dense`; the hooks have all shapes from TensorFlow.
+BIAS_SHAPE = KnownShapes({"Placeholder_2": ((64,),)})
+#: Ends of the names of what was split from a fused product.
+PRODUCT = "-MatMul-0-AmpTfSplit"
+BIAS = "-BiasAdd-0-AmpTfSplit"
 # Limits are relative to the largest value, for one product. At most 0.026 and 0.004 were measured,
 # where activations clip.
 TOLERANCES = {"bfloat16": 0.05, "float16": 0.006}
@@ -75,13 +76,10 @@ def test_what_tensorflow_fuses_is_split_and_converted_and_the_result_is_that_of_
 
 
 def test_the_last_node_keeps_the_name_and_the_others_are_named_after_it():
-    fused = remapped(made(lambda: dense(tf.nn.relu, name="dense")))
-    (whole,) = (node for node in fused.node if node.op == "_FusedMatMul")
-    result = _rewrite(fused)
-    ops = {node.name: node.op for node in result.graph.node}
-    assert ops[whole.name] == "Relu"
-    assert ops[f"{whole.name}-MatMul-0-AmpTfSplit"] == "MatMul"
-    assert ops[f"{whole.name}-BiasAdd-0-AmpTfSplit"] == "BiasAdd"
+    fused, name = _dense()
+    result = _rewrite(fused).graph
+    for part, op in ((name, "Relu"), (f"{name}{PRODUCT}", "MatMul"), (f"{name}{BIAS}", "BiasAdd")):
+        assert node_of(result, part).op == op
 
 
 @pytest.mark.parametrize(("shape", "op"), [([64], "BiasAdd"), ([1, 64], "AddV2"), (None, "AddV2")])
@@ -90,16 +88,16 @@ def test_a_bias_that_may_have_more_dimensions_than_one_is_added(shape, op):
     values = feeds(given)
     exact = run(given, values)
     fused = remapped(given)
-    bias = next(node for node in fused.node if node.name == "Placeholder_2")
+    known = {}
     if shape:
-        bias.attr["shape"].CopyFrom(_shape(shape))
+        bias = node_of(fused, "Placeholder_2")
+        bias.attr["shape"].shape.CopyFrom(tf.TensorShape(shape).as_proto())
         values["Placeholder_2:0"] = values["Placeholder_2:0"].reshape(shape)
-    shapes = KnownShapes({"Placeholder_2": (tuple(shape),)} if shape else {})
-    result = _rewrite(fused, shapes=shapes)
-    assert op in {node.op for node in result.graph.node}
-    np.testing.assert_allclose(
-        run(result.graph, values), exact, rtol=0, atol=TOLERANCES["bfloat16"] * exact.max()
-    )
+        known["Placeholder_2"] = (tuple(shape),)
+    result = _rewrite(fused, shapes=KnownShapes(known)).graph
+    assert op in ops(result)
+    tolerance = TOLERANCES["bfloat16"] * exact.max()
+    np.testing.assert_allclose(run(result, values), exact, rtol=0, atol=tolerance)
 
 
 def test_a_pattern_that_matches_the_fused_product_keeps_it():
@@ -109,24 +107,20 @@ def test_a_pattern_that_matches_the_fused_product_keeps_it():
 
 
 def test_where_amp_tf_chooses_only_what_the_user_forces_is_split():
-    fused = remapped(
-        made(lambda: dense(tf.nn.relu, name="first") + dense(tf.nn.relu, name="second"))
-    )
+    def build():
+        return dense(tf.nn.relu, name="first") + dense(tf.nn.relu, name="second")
+
+    fused = remapped(made(build))
     first, second = sorted(node.name for node in fused.node if node.op == "_FusedMatMul")
-    hardware = Hardware(cpu_has_avx512=False)
-    assert not amp_tf.rewrite(
-        fused, amp_tf.AmpConfig(), hardware=hardware, preserve=["fetch"]
-    ).changed
+    assert not _rewrite(fused, AUTO, shapes=None).changed
     config = amp_tf.AmpConfig(target="cpu", force_f16=(f"^{first}$",))
-    result = amp_tf.rewrite(fused, config, hardware=hardware, preserve=["fetch"])
-    assert [node.name for node in result.graph.node if node.op == "_FusedMatMul"] == [second]
-    products = [node for node in result.graph.node if node.op == "MatMul"]
-    assert [(node.name, node.attr["T"].type) for node in products] == [
-        (f"{first}-MatMul-0-AmpTfSplit", tf.bfloat16.as_datatype_enum)
-    ]
+    result = _rewrite(fused, config, shapes=None).graph
+    assert node_of(result, second).op == "_FusedMatMul"
+    product = node_of(result, f"{first}{PRODUCT}")
+    assert product.attr["T"].type == tf.bfloat16
+    assert ops(result)["MatMul"] == ops(result)["_FusedMatMul"] == 1
 
 
-WITH_BF16 = Hardware(cpu_has_bf16=True)
 #: Something is taken off the result, so bias and activation are computed in float32.
 SUBTRACTED = """
     x = Placeholder() shape=[512, 512]
@@ -138,20 +132,23 @@ SUBTRACTED = """
 """
 
 
-@pytest.mark.parametrize("config", [BFLOAT16, amp_tf.AmpConfig()], ids=["bfloat16", "auto"])
+both_ways = pytest.mark.parametrize("config", [BFLOAT16, AUTO], ids=["bfloat16", "auto"])
+
+
+@both_ways
 def test_a_product_is_16_bit_where_what_it_was_fused_with_stays_float32_for_accuracy(config):
-    result = amp_tf.rewrite(graph(SUBTRACTED), config, hardware=WITH_BF16)
-    types = {
-        node.name: tf.as_dtype(node.attr["T"].type).name
-        for node in result.graph.node
-        if "T" in node.attr
-    }
-    assert types["fused-MatMul-0-AmpTfSplit"] == "bfloat16"
-    assert types["fused-BiasAdd-0-AmpTfSplit"] == types["fused"] == types["left"] == "float32"
-    assert not amp_tf.rewrite(result.graph, config, hardware=WITH_BF16).changed
+    result = amp_tf.rewrite(graph(SUBTRACTED), config, hardware=BF16_CPU)
+    for name, dtype in (
+        (f"fused{PRODUCT}", tf.bfloat16),
+        (f"fused{BIAS}", tf.float32),
+        ("fused", tf.float32),
+        ("left", tf.float32),
+    ):
+        assert node_of(result.graph, name).attr["T"].type == dtype, name
+    assert not amp_tf.rewrite(result.graph, config, hardware=BF16_CPU).changed
 
 
-@pytest.mark.parametrize("config", [BFLOAT16, amp_tf.AmpConfig()], ids=["bfloat16", "auto"])
+@both_ways
 @pytest.mark.parametrize(
     ("activation", "left"),
     [
@@ -163,47 +160,41 @@ def test_a_product_is_16_bit_where_what_it_was_fused_with_stays_float32_for_accu
 def test_a_product_stays_whole_where_all_of_it_is_16_bit_once_it_is_split(activation, left, config):
     text = SUBTRACTED.replace("Relu", activation).replace("left = Sub(fused, x)", left)
     proto = graph(f"axis = Const() dtype=int32 value=int32[1]*1\n{text}")
-    result = amp_tf.rewrite(proto, config, hardware=WITH_BF16)
-    assert {node.name: node.op for node in result.graph.node}["fused"] == "_FusedMatMul"
-    assert (
-        next(node for node in result.graph.node if node.name == "fused").attr["T"].type
-        == tf.bfloat16
-    )
+    fused = node_of(amp_tf.rewrite(proto, config, hardware=BF16_CPU).graph, "fused")
+    assert fused.op == "_FusedMatMul"
+    assert fused.attr["T"].type == tf.bfloat16
 
 
 def test_a_product_is_16_bit_where_what_it_was_fused_with_is_fetched():
     fused, name = _dense()
-    result = amp_tf.rewrite(fused, BFLOAT16, hardware=WITH_BF16, preserve=["fetch", name])
-    types = {node.name: node.attr["T"].type for node in result.graph.node if "T" in node.attr}
-    assert types[f"{name}-MatMul-0-AmpTfSplit"] == tf.bfloat16.as_datatype_enum
-    assert types[name] == tf.float32.as_datatype_enum
+    result = amp_tf.rewrite(fused, BFLOAT16, hardware=BF16_CPU, preserve=["fetch", name]).graph
+    assert node_of(result, f"{name}{PRODUCT}").attr["T"].type == tf.bfloat16
+    assert node_of(result, name).attr["T"].type == tf.float32
 
 
 def test_where_amp_tf_chooses_a_product_that_is_not_faster_is_whole_again():
     small = graph(SUBTRACTED.replace("512", "8"))
-    result = amp_tf.rewrite(
-        small, amp_tf.AmpConfig(), hardware=WITH_BF16, shapes=GraphShapes(small)
-    )
-    assert "_FusedMatMul" in {node.op for node in result.graph.node}
+    assert "_FusedMatMul" in ops(rewrite(small, preserve=()).graph)
 
 
 @pytest.mark.parametrize(
-    ("config", "hardware"),
+    ("settings", "hardware"),
     [
-        (amp_tf.AmpConfig(precision="bfloat16", allow_remove=("MatMul",)), PLAIN_CPU),
-        (amp_tf.AmpConfig(precision="bfloat16", allow_remove=("_FusedMatMul",)), PLAIN_CPU),
-        (amp_tf.AmpConfig(precision="bfloat16", force_f16=("Relu",)), Hardware(cpu_has_bf16=True)),
-        (BFLOAT16, Hardware(cpu_has_bf16=True)),
-        (BFLOAT16, Hardware(cpu_has_avx512=True)),
+        ({"allow_remove": ("MatMul",)}, PLAIN_CPU),
+        ({"allow_remove": ("_FusedMatMul",)}, PLAIN_CPU),
+        ({"force_f16": ("Relu",)}, BF16_CPU),
+        ({}, BF16_CPU),
+        ({}, Hardware(cpu_has_avx512=True)),
     ],
     ids=["product off the list", "fused product off the list", "bf16, forced", "bf16", "avx512"],
 )
 def test_nothing_is_split_where_its_product_stays_float32_or_the_fused_kernel_runs(
-    config, hardware
+    settings, hardware
 ):
     fused, name = _dense()
+    config = amp_tf.AmpConfig(precision="bfloat16", **settings)
     result = amp_tf.rewrite(fused, config, hardware=hardware, preserve=["fetch"])
-    assert next(node.op for node in result.graph.node if node.name == name) == "_FusedMatMul"
+    assert node_of(result.graph, name).op == "_FusedMatMul"
     assert len(result.graph.node) - len(fused.node) == result.report.casts
 
 
@@ -212,62 +203,44 @@ def test_nothing_is_split_where_its_product_stays_float32_or_the_fused_kernel_ru
 )
 def test_what_is_not_known_stays_whole_and_the_report_says_why(steps):
     fused, name = _dense()
-    node = next(node for node in fused.node if node.name == name)
-    node.attr["fused_ops"].list.s[:] = [step.encode() for step in steps]
+    attributes = node_of(fused, name).attr
+    attributes["fused_ops"].list.s[:] = [step.encode() for step in steps]
     result = _rewrite(fused)
     assert not result.changed
-    assert _rule(result.report, name) is Rule.NO_FUSED_KERNEL
-    assert f"1 node (1 _FusedMatMul), such as {name!r}: {Rule.NO_FUSED_KERNEL.words}" in str(
-        result.report
-    )
+    (whole,) = result.report.nodes.where(op="_FusedMatMul")
+    assert whole.reason.rule is Rule.NO_FUSED_KERNEL
+    told = f"1 node (1 _FusedMatMul), such as {name!r}: {Rule.NO_FUSED_KERNEL.words}"
+    assert told in str(result.report)
 
 
 def test_a_split_product_waits_for_what_the_fused_one_waited_for():
     fused, name = _dense()
-    node = next(node for node in fused.node if node.name == name)
-    waited = next(
-        other.name
-        for other in fused.node
-        if other.op == "Placeholder" and other.name not in node.input
-    )
-    node.input.append(f"^{waited}")
-    nodes = {node.name: node for node in _rewrite(fused).graph.node}
-    for part in (name, f"{name}-MatMul-0-AmpTfSplit", f"{name}-BiasAdd-0-AmpTfSplit"):
-        assert f"^{waited}" in nodes[part].input
+    fused.node.add(name="first", op="NoOp")
+    node_of(fused, name).input.append("^first")
+    result = _rewrite(fused).graph
+    for part in (name, f"{name}{PRODUCT}", f"{name}{BIAS}"):
+        assert "^first" in reads(result, part)
 
 
 @pytest.mark.parametrize(("second", "is_split"), [("Exp", True), ("Floor", True), ("Tanh", False)])
 def test_a_chain_of_functions_is_split_where_one_shows_roundings_at_full_size(second, is_split):
-    chain = graph(
-        """
+    chain = graph(f"""
         x = Placeholder() shape=[4, 4]
         a = MatMul(x, x)
         twice = Mul(a, a)
-        chain = _UnaryOpsComposition(twice) T=float32
+        chain = _UnaryOpsComposition(twice) T=float32 op_names=['Abs', '{second}']
         fetch = MatMul(chain, x)
-        """
-    )
-    chain.node[3].attr["op_names"].list.s.extend([b"Abs", second.encode()])
-    ops = {node.name: node.op for node in _rewrite(chain, shapes=None).graph.node}
-    assert ops["chain"] == (second if is_split else "_UnaryOpsComposition")
+    """)
+    found = node_of(_rewrite(chain, shapes=None).graph, "chain").op
+    assert found == (second if is_split else "_UnaryOpsComposition")
 
 
 def _dense():
-    """A graph with a fused product and another placeholder, and that product's name."""
-    fused = remapped(
-        made(lambda: dense(tf.nn.relu) + tf.compat.v1.placeholder(tf.float32, (8, 64)))
-    )
+    """A graph with a fused product, and that product's name."""
+    fused = remapped(made(lambda: dense(tf.nn.relu)))
     (name,) = (node.name for node in fused.node if node.op == "_FusedMatMul")
     return fused, name
 
 
 def _rewrite(graph, config=BFLOAT16, preserve=("fetch",), shapes=BIAS_SHAPE):
     return amp_tf.rewrite(graph, config, hardware=PLAIN_CPU, preserve=preserve, shapes=shapes)
-
-
-def _rule(report, name):
-    return next(node.reason.rule for node in report.nodes if node.name == name)
-
-
-def _shape(sizes):
-    return attr_value_pb2.AttrValue(shape=tf.TensorShape(sizes).as_proto())
