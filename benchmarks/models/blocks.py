@@ -5,8 +5,8 @@ that no product of theirs is float32 but for its cost, and :mod:`benchmarks.deci
 becomes of them. They are traced, never run, so that they have the sizes of real models.
 
 A chain of layers is written in words: ``"conv:no_bias bn relu"`` is a convolution without a bias, a
-batch normalization and an activation. A product has the dimensions and the width of its input, and
-after a colon its activation.
+batch normalization and an activation. A product has the dimensions of its input, the width of its
+kind of model, and after a colon its activation.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _SHAPES = {
     "sequence": (128, 256),
     "features": (1024,),
 }
+_WIDTHS = {2: 128, 3: 64, 1: 256, 0: 1024}  #: of products, by the dimensions besides the channels
 _BATCHES = {"image": 32, "volume": 8, "sequence": 32, "features": 1024}
 _CLASSES = 100
 _FROM_LOGITS = {"from_logits": True}
@@ -135,11 +136,12 @@ def _spelled(layers: Any, word: str, x: Any) -> Any:
         options["activation"] = option
     dimensions = len(x.shape) - 2
     maker = getattr(layers, _PRODUCTS[product].replace("#", str(dimensions)))
-    if product == "dense":
-        return maker(x.shape[-1], **options)
     if product == "depthwise":
         return maker(3, padding="same", **options)
-    return maker(x.shape[-1], 3, padding="same", **options)
+    width = _WIDTHS[dimensions]
+    if product == "dense":
+        return maker(width, **options)
+    return maker(width, 3, padding="same", **options)
 
 
 def _layer(name: str, *given: Any, **options: Any) -> Block:
