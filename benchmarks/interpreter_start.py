@@ -53,16 +53,15 @@ def start_ms(python: Path, environ: dict[str, str]) -> float:
 
 def measure(starts: int) -> dict[str, float]:
     """The median time of a start in milliseconds, for each way."""
-    clean = {
-        name: value
-        for name, value in os.environ.items()
-        if "AUTO_MIXED" not in name and "PYTHON" not in name
-    }
+    clean = {}
+    for name, value in os.environ.items():
+        if "AUTO_MIXED" not in name and "PYTHON" not in name:
+            clean[name] = value
     times: dict[str, list[float]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
-        pythons = {
-            flag: make_python(Path(folder) / str(flag), with_pth=flag) for flag in (False, True)
-        }
+        pythons = {}
+        for with_pth in (False, True):
+            pythons[with_pth] = make_python(Path(folder, str(with_pth)), with_pth=with_pth)
         for turn in range(starts + 3):
             for way, (with_pth, switches) in WAYS.items():
                 taken = start_ms(pythons[with_pth], {**clean, **switches})

@@ -23,18 +23,18 @@ import ctypes
 import dataclasses
 import gc
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import models
+from benchmarks.results import table_head, table_row
 from benchmarks.step_time import options
 from benchmarks.step_time.modes import WAYS, Mode, environment, modes
+from benchmarks.step_time.suite import answer_of, print_answer
 from benchmarks.step_time.traces import Event, record
 
-ROOT = Path(__file__).resolve().parents[1]
 COMPARED = ("float32", "policy", "memory")
 STEPS = 3
 MIB = 2**20
@@ -143,22 +143,9 @@ def measure(job: dict[str, Any], mode: Mode) -> Peak:
     Raises:
         RuntimeError: the process failed; the message is the end of what it wrote to stderr.
     """
-    command = [sys.executable, "-m", "benchmarks.memory"]
-    ended = subprocess.run(
-        [*command, "--work", json.dumps({**job, "mode": mode.name})],
-        env=environment(mode) | {"PYTHONPATH": str(ROOT)},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if ended.returncode:
-        raise RuntimeError(
-            f"{job['model']}, {mode.name}: exit status {ended.returncode}\n{ended.stderr[-2000:]}"
-        )
-    found = json.loads(ended.stdout.strip().splitlines()[-1])
-    tensors = tuple(Tensor(**tensor) for tensor in found["tensors"])
-    return Peak(found["live"], tensors, found["resident"])
+    found = answer_of("benchmarks.memory", {**job, "mode": mode.name}, environment(mode))
+    found["tensors"] = tuple(Tensor(**tensor) for tensor in found["tensors"])
+    return Peak(**found)
 
 
 def row(title: str, batch: int, peaks: Sequence[Peak]) -> str:
@@ -167,7 +154,7 @@ def row(title: str, batch: int, peaks: Sequence[Peak]) -> str:
     cells += [f"{peak.resident:.0f}" for peak in peaks]
     cells += [f"{peak.resident / peaks[0].resident:.2f}" for peak in peaks[1:]]
     cells += [f"{peak.live:.0f}" for peak in peaks]
-    return f"| {' | '.join(cells)} |"
+    return table_row(cells)
 
 
 def head(names: Sequence[str]) -> str:
@@ -176,7 +163,7 @@ def head(names: Sequence[str]) -> str:
     columns += [f"resident: {name}" for name in names]
     columns += [f"{name} / {names[0]}" for name in names[1:]]
     columns += [f"live: {name}" for name in names]
-    return f"| {' | '.join(columns)} |\n|---|{'---:|' * (len(columns) - 1)}"
+    return table_head(columns)
 
 
 def largest(peaks: Mapping[str, Peak], count: int) -> str:
@@ -196,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--work", type=json.loads, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     if asked.work:
-        print("\n" + json.dumps(dataclasses.asdict(work(asked.work))), flush=True)
+        print_answer(work(asked.work))
         return 0
     known = modes(asked.precision)
     compared = [known[name] for name in options.names_in(asked.modes)]
@@ -205,10 +192,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for model in models.names(asked.models):
         benchmark = models.benchmark(model)
         for batch in asked.batches or benchmark.workload(asked.size).batches:
-            job = {"model": model, "size": asked.size, "precision": asked.precision, "batch": batch}
-            peaks = {}
-            for mode in compared:
-                peaks[mode.name] = measure(job, mode)
+            job = {
+                "model": model,
+                "size": asked.size,
+                "precision": asked.precision,
+                "batch": batch,
+            }
+            peaks = {mode.name: measure(job, mode) for mode in compared}
             print(row(benchmark.title, batch, list(peaks.values())), flush=True)
             listed.append(largest(peaks, asked.rows))
     print(*filter(None, listed), sep="\n\n")

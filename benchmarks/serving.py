@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.models import SIZES, benchmark, names
+from benchmarks.results import table_head, table_row
 
 EXPORTED = "exported"
 COPIES = {"converted": "float32", "weights": "f16"}  #: what ``weights=`` each copy is made with
@@ -91,8 +92,9 @@ def measure(served: Mapping[str, Serve], rounds: int) -> dict[str, list[float]]:
 def ratio(exported: Sequence[float], copy: Sequence[float]) -> str:
     """How many times faster a copy answers, as a cell of the table."""
     logarithms = [math.log(one / other) for one, other in zip(exported, copy, strict=True)]
+    mean = math.exp(statistics.fmean(logarithms))
     error = statistics.stdev(logarithms) / math.sqrt(len(logarithms))
-    return f"{math.exp(statistics.fmean(logarithms)):.2f} ± {error:.2f}"
+    return f"{mean:.2f} ± {error:.2f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,8 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     import tensorflow as tf
 
-    print(f"| model | batch | exported, ms | {' | '.join(COPIES)} |")
-    print("|---|---:|---:|" + "---:|" * len(COPIES))
+    print(table_head(["model", "batch", "exported, ms", *COPIES]))
     for name in names(asked.models):
         row = benchmark(name)
         with tempfile.TemporaryDirectory() as folder:
@@ -124,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             exported = times.pop(EXPORTED)
             cells = [row.title, str(batch), f"{statistics.median(exported) * 1e3:.2f}"]
             cells += [ratio(exported, copy) for copy in times.values()]
-            print(f"| {' | '.join(cells)} |", flush=True)
+            print(table_row(cells), flush=True)
     return 0
 
 

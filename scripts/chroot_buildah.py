@@ -58,12 +58,11 @@ class Buildah:
     """buildah in its tree.
 
     Attributes:
-        folder: where the trees, the images and the log are; it can be deleted at any time.
-        checkout: shown to buildah, read-only, as /checkout.
+        folder: where the trees, the images and the log are; it can be deleted at any time. Buildah
+            sees this checkout, read-only, as /checkout.
     """
 
     folder: pathlib.Path
-    checkout: pathlib.Path = venvs.ROOT
 
     @property
     def tree(self) -> pathlib.Path:
@@ -178,4 +177,4 @@ class Buildah:
             'BUILDAH_ISOLATION=chroot "$@"'
         )
         return ["unshare", "--mount", "--propagation", "private", "sh", "-c", setup, "sh",
-                str(self.tree), str(self.checkout), *command]  # fmt: skip
+                str(self.tree), str(venvs.ROOT), *command]  # fmt: skip

@@ -37,25 +37,22 @@ def programs() -> str:
     """Two programs a row: the metric in float32, under Keras' policy and under amp_tf in bfloat16,
     of one seed.
     """
-    rows = json.loads((BENCHMARKS / "public/table.json").read_text(encoding="utf-8"))
-    found = {(row["program"], row["mode"]): row for row in rows if row["seed"] == 0}
-    modes = (
-        "float32",
-        "policy",
-        "all listed",
-    )  # the last: amp_tf, and what AMP_TF_PRECISION=bfloat16 converts
-    cells = [
-        " | ".join([name, *(_metric(found[program, mode]) for mode in modes)])
-        for program, name in PROGRAMS.items()
-    ]
-    head = " | ".join(["program", "float32", "policy", "amp_tf"])
-    lines = [f"| {head} | {head} |", "|---" * 8 + "|"]
-    return "\n".join(
-        [
-            *lines,
-            *(f"| {left} | {right} |" for left, right in zip(cells[::2], cells[1::2], strict=True)),
-        ]
-    )
+    found = {}
+    for row in _read("public/table.json"):
+        if row["seed"] == 0:
+            found[row["program"], row["mode"]] = row
+    cells = ["program | float32 | policy | amp_tf"] * 2
+    for program, name in PROGRAMS.items():
+        parts = [name]
+        # The last mode is amp_tf with AMP_TF_PRECISION=bfloat16.
+        for mode in ("float32", "policy", "all listed"):
+            parts.append(_metric(found[program, mode]))
+        cells.append(" | ".join(parts))
+    lines = []
+    for left, right in zip(cells[::2], cells[1::2], strict=True):
+        lines.append(f"| {left} | {right} |")
+    lines.insert(1, "|---" * 8 + "|")
+    return "\n".join(lines)
 
 
 def _metric(row: dict[str, Any]) -> str:
@@ -78,9 +75,13 @@ def gpus() -> str:
             f"{target.upper()}, {way}, {precision}",
             str(len(rows)),
             _span(_ratios(rows, "temp_mib", 2, 0)),
+            _span(beside),
+            _near(beside),
+            _span(moved),
+            _near(moved),
+            _span(_ratios(rows, "roofline_us", 0, 2)),
+            _span(_ratios(rows, "roofline_us", 0, 1)),
         ]
-        cells += [_span(beside), _near(beside), _span(moved), _near(moved)]
-        cells += [_span(_ratios(rows, "roofline_us", 0, which)) for which in (2, 1)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -99,14 +100,17 @@ def gpu() -> str:
 
 def _compiled(target: str, way: str, precision: str) -> list[list[dict[str, Any]]]:
     """For each model three rows: in float32, under the policy and with amp_tf."""
-    rows = json.loads((BENCHMARKS / "gpu/compiled.json").read_text(encoding="utf-8"))
-    chosen = [
-        row for row in rows if (row["size"], row["target"], row["way"]) == ("wide", target, way)
-    ]
-    found = {(row["variant"], row["model"]): row for row in chosen}
-    variants = ("float32", f"policy_{precision}", f"amp_{precision}")
-    models = [model for variant, model in found if variant == variants[2]]
-    return [[found[variant, model] for variant in variants] for model in models]
+    found: dict[str, dict[str, Any]] = {}
+    for row in _read("gpu/compiled.json"):
+        if (row["size"], row["target"], row["way"]) == ("wide", target, way):
+            found.setdefault(row["model"], {})[row["variant"]] = row
+    amp = f"amp_{precision}"
+    policy = f"policy_{precision}"
+    chosen = []
+    for of_model in found.values():
+        if amp in of_model:
+            chosen.append([of_model["float32"], of_model[policy], of_model[amp]])
+    return chosen
 
 
 def _ratios(rows: list[list[dict[str, Any]]], figure: str, over: int, under: int) -> list[float]:
@@ -123,14 +127,19 @@ def _near(ratios: list[float]) -> str:
 
 def compare() -> str:
     """docs/compare.md's sentence on what a comparison takes."""
-    (table,) = _tables("compare_cost")
-    places = [table["columns"].index(name) for name in ("all", "with nodes")]
-    steps, memory = ([float(row[place]) for row in table["rows"]] for place in places)
+    (table,) = _read("results/compare_cost.json")["tables"]
+    steps = _column(table, "all")
+    memory = _column(table, "with nodes")
     return _wrapped(
         f"It takes as long as {min(steps):.0f} to {max(steps):.0f} training steps, and up to "
         f"{max(memory):.2f} times "
         "the memory of training ([benchmarks](../benchmarks/README.md#comparing))."
     )
+
+
+def _column(table: dict[str, Any], name: str) -> list[float]:
+    place = table["columns"].index(name)
+    return [float(row[place]) for row in table["rows"]]
 
 
 def _wrapped(text: str, indent: str = "") -> str:
@@ -139,34 +148,32 @@ def _wrapped(text: str, indent: str = "") -> str:
     )
 
 
-def _tables(name: str) -> list[dict[str, Any]]:
-    return list(
-        json.loads((BENCHMARKS / f"results/{name}.json").read_text(encoding="utf-8"))["tables"]
-    )
+def _read(path: str) -> Any:
+    """A JSON file of the benchmarks."""
+    return json.loads((BENCHMARKS / path).read_text(encoding="utf-8"))
 
 
 def results(name: str) -> str:
     """The tables of a file of ``benchmarks/results``, under the command that made them, and when
     and where it ran.
     """
-    found = json.loads((BENCHMARKS / f"results/{name}.json").read_text(encoding="utf-8"))
+    found = _read(f"results/{name}.json")
     facts = found["machine"]
     tensorflow = facts.get("tensorflow-cpu") or facts["tensorflow"]
     versions = f"TensorFlow {tensorflow}, Keras {facts['keras']}, Python {facts['python']}"
-    head = (
-        f"`{facts['command']}`  \n{facts['date']}, {facts['cores']} cores of {facts['cpu']}, "
-        f"{versions}"
-    )
-    return "\n\n".join(
-        [head, *(_table(table["columns"], table["rows"]) for table in found["tables"])]
-    )
+    machine = f"{facts['date']}, {facts['cores']} cores of {facts['cpu']}, {versions}"
+    parts = [f"`{facts['command']}`  \n{machine}"]
+    for table in found["tables"]:
+        parts.append(_table(table["columns"], table["rows"]))
+    return "\n\n".join(parts)
 
 
 def _table(columns: list[str], rows: list[list[str]]) -> str:
     """In Markdown; columns of numbers are aligned to the right."""
-    is_number = [
-        all(re.match(r"[-+−]?\.?\d|$", row[place]) for row in rows) for place in range(len(columns))
-    ]
-    lines = [" | ".join(row) for row in (columns, *rows)]
-    marks = "|".join("---:" if right else "---" for right in is_number)
-    return "\n".join([f"| {lines[0]} |", f"|{marks}|", *(f"| {line} |" for line in lines[1:])])
+    marks = "|"
+    for cells in zip(*rows, strict=True):
+        is_number = all(re.match(r"[-+−]?\.?\d|$", cell) for cell in cells)
+        marks += "---:|" if is_number else "---|"
+    lines = [f"| {' | '.join(row)} |" for row in (columns, *rows)]
+    lines.insert(1, marks)
+    return "\n".join(lines)

@@ -49,8 +49,13 @@ def run_cluster(
             config = {"cluster": known, "task": {"type": job, "index": index}}
             environment = {**os.environ, "TF_CONFIG": json.dumps(config)}
             processes[job, index] = start([sys.executable, *command], env=environment)
-    servers = [process for (job, _), process in processes.items() if job in served]
-    trainers = [process for (job, _), process in processes.items() if job not in served]
+    servers = []
+    trainers = []
+    for (job, _), process in processes.items():
+        if job in served:
+            servers.append(process)
+        else:
+            trainers.append(process)
     while any(trainer.poll() is None for trainer in trainers):
         time.sleep(0.2)
         if any(process.poll() for process in processes.values()):
@@ -68,10 +73,9 @@ def run_cluster(
             process.wait()
     # A task that failed by itself says more than those that were killed because of it.
     statuses = [process.returncode for process in processes.values()]
-    return next(
-        (status for status in statuses if status > 0),
-        next((abs(status) for status in statuses if status), 0),
-    )
+    by_itself = [status for status in statuses if status > 0]
+    killed = [abs(status) for status in statuses if status < 0]
+    return [*by_itself, *killed, 0][0]
 
 
 def free_ports(count: int) -> list[int]:

@@ -83,42 +83,29 @@ def main() -> int:
     reports = parser.parse_args().reports.resolve()
     with tempfile.TemporaryDirectory() as scratch, browser() as page:
         folder = pathlib.Path(scratch)
+        settings = {"AMP_TF_PRECISION": "bfloat16", "AMP_TF_REPORT": "logs"}
         _run(FALLING, folder / "falling", AMP_TF_PRECISION="float16", AMP_TF_REPORT="logs")
-        resnet50, bert, lstm, falling = (
-            _page(source, folder / f"{source.name}.html")
-            for source in (
-                *(reports / f"{model}_fit" for model in ("resnet50", "bert", "gnmt")),
-                folder / "falling" / "logs",
-            )
-        )
-        for name, file, width, is_dark in (
-            ("resnet50-desktop", resnet50, 1200, False),
-            ("resnet50-tablet-dark", resnet50, 768, True),
-            ("resnet50-phone", resnet50, 390, False),
-            ("lstm-phone", lstm, 390, False),
-        ):
-            _take(page, name, file, width, is_dark=is_dark)
+        resnet50 = _page(reports / "resnet50_fit", folder / "resnet50.html")
+        bert = _page(reports / "bert_fit", folder / "bert.html")
+        lstm = _page(reports / "gnmt_fit", folder / "gnmt.html")
+        falling = _page(folder / "falling" / "logs", folder / "falling.html")
+        _take(page, "resnet50-desktop", resnet50, 1200)
+        _take(page, "resnet50-tablet-dark", resnet50, 768, is_dark=True)
+        _take(page, "resnet50-phone", resnet50, 390)
+        _take(page, "lstm-phone", lstm, 390)
         _take(page, "bert-ops", bert, 1000, part="ops")
         _take(page, "loss-scale", falling, 900, part="loss-scale")
         _search(page, bert)
-        _run(COMPILED, folder / "compiled", AMP_TF_PRECISION="bfloat16", AMP_TF_REPORT="logs")
-        _take(page, "xla-phone", _page(folder / "compiled" / "logs", folder / "compiled.html"), 390)
-        _run(
-            TIMED,
-            folder / "timed",
-            AMP_TF_PRECISION="bfloat16",
-            AMP_TF_REPORT="logs",
-            AMP_TF_KEEP_FLOAT32=".",
-        )
-        _run(TIMED, folder / "timed", AMP_TF_PRECISION="bfloat16", AMP_TF_REPORT="logs")
-        _take(page, "side-by-side", _page(folder / "timed" / "logs", folder / "timed.html"), 900)
-        _run(EXPORTED, folder / "exporting", AMP_TF_PRECISION="bfloat16", AMP_TF_REPORT="logs")
-        _take(
-            page,
-            "saved-model",
-            _page(folder / "exporting" / "exported", folder / "exported.html"),
-            1000,
-        )
+        _run(COMPILED, folder / "compiled", **settings)
+        compiled = _page(folder / "compiled" / "logs", folder / "compiled.html")
+        _take(page, "xla-phone", compiled, 390)
+        _run(TIMED, folder / "timed", **settings, AMP_TF_KEEP_FLOAT32=".")
+        _run(TIMED, folder / "timed", **settings)
+        timed = _page(folder / "timed" / "logs", folder / "timed.html")
+        _take(page, "side-by-side", timed, 900)
+        _run(EXPORTED, folder / "exporting", **settings)
+        exported = _page(folder / "exporting" / "exported", folder / "exported.html")
+        _take(page, "saved-model", exported, 1000)
     return 0
 
 

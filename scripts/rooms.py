@@ -21,24 +21,22 @@ def modules(root: pathlib.Path) -> dict[str, ast.Module]:
     found = {}
     for path in sorted((root / PACKAGE).rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        name = ".".join(parts).removesuffix(".__init__")
         found[name] = ast.parse(path.read_text(encoding="utf-8"))
     return found
 
 
 def imports(tree: ast.Module, known: dict[str, ast.Module]) -> set[str]:
     """The modules of the package that a module imports, inside functions too."""
-    found = set()
+    found: set[str] = set()
     for node in _run(tree):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-            names = [name if name in known else node.module for name in names]
-        else:
-            continue
-        found.update(name for name in names if name in known)
-    return found
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                found.add(name if name in known else node.module)
+    return found & known.keys()
 
 
 def _run(node: ast.AST) -> Iterator[ast.AST]:
@@ -61,15 +59,17 @@ def find_rooms(root: pathlib.Path) -> dict[str, set[str]]:
         graphlib.CycleError: rooms import from each other in a circle.
     """
     known = modules(root)
-    rooms: dict[str, set[str]] = {room_of(name): set() for name in known if name != PACKAGE}
+    rooms: dict[str, set[str]] = {}
     for name, tree in known.items():
-        if name != PACKAGE:
-            used = {room_of(other) for other in imports(tree, known) if other != PACKAGE}
-            rooms[room_of(name)] |= used - {room_of(name)}
-    order = graphlib.TopologicalSorter(
-        {room: sorted(used) for room, used in sorted(rooms.items())}
-    ).static_order()
-    return {room: rooms[room] for room in order}
+        if name == PACKAGE:
+            continue
+        room = room_of(name)
+        used = {room_of(other) for other in imports(tree, known) if other != PACKAGE}
+        rooms.setdefault(room, set()).update(used - {room})
+    sorter: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
+    for room, used in sorted(rooms.items()):
+        sorter.add(room, *sorted(used))
+    return {room: rooms[room] for room in sorter.static_order()}
 
 
 def picture(rooms: dict[str, set[str]]) -> str:
@@ -79,19 +79,18 @@ def picture(rooms: dict[str, set[str]]) -> str:
         below[room] = used.union(*(below[other] for other in used))
     lines = ["```mermaid", "flowchart TD"]
     for room, used in reversed(rooms.items()):
-        shown = sorted(
-            other for other in used if not any(other in below[between] for between in used)
-        )
-        lines.append(
-            f"    {_node(room)} --> {' & '.join(map(_node, shown))}"
-            if shown
-            else f"    {_node(room)}"
-        )
+        implied = set().union(*(below[between] for between in used))
+        line = f"    {_node(room)}"
+        if used:
+            line += f" --> {' & '.join(map(_node, sorted(used - implied)))}"
+        lines.append(line)
     return "\n".join([*lines, "```"])
 
 
 def _node(room: str) -> str:
-    return f"{room.strip('_')}[{room}]" if room.startswith("_") else room
+    if room.startswith("_"):
+        return f"{room.strip('_')}[{room}]"
+    return room
 
 
 def table(root: pathlib.Path) -> str:
@@ -99,13 +98,9 @@ def table(root: pathlib.Path) -> str:
     known = modules(root)
     rows = ["| room | what it holds |", "| --- | --- |"]
     for room in reversed(find_rooms(root)):
-        name = f"{PACKAGE}.{room}"
-        said = (
-            (ast.get_docstring(known[name]) or "")
-            .partition("\n\n")[0]
-            .replace("\n", " ")
-            .replace("``", "`")
-        )
+        docstring = ast.get_docstring(known[f"{PACKAGE}.{room}"]) or ""
+        first, _, _ = docstring.partition("\n\n")
+        said = first.replace("\n", " ").replace("``", "`")
         slash = "/" if (root / PACKAGE / room).is_dir() else ""
         rows.append(f"| `{room}{slash}` | {said} |")
     return "\n".join(rows)

@@ -87,10 +87,11 @@ def cluster_resolver() -> Any:
 
 def position_in_cluster(resolver: Any) -> int:
     """The number of this worker; a chief is the first one."""
-    jobs = resolver.cluster_spec().as_dict()
-    return (resolver.task_id or 0) + (
-        len(jobs.get("chief", [])) if resolver.task_type == "worker" else 0
-    )
+    number = resolver.task_id or 0
+    if resolver.task_type == "worker":
+        jobs = resolver.cluster_spec().as_dict()
+        number += len(jobs.get("chief", []))
+    return number
 
 
 def train(arguments: argparse.Namespace) -> None:
@@ -99,12 +100,11 @@ def train(arguments: argparse.Namespace) -> None:
     from sklearn.datasets import load_digits
 
     resolver = cluster_resolver()
-    is_evaluator = resolver.task_type == "evaluator"  # which is in no cluster
-    strategy = (
-        tf.distribute.get_strategy()
-        if is_evaluator
-        else tf.distribute.MultiWorkerMirroredStrategy(resolver)
-    )
+    is_evaluator = resolver.task_type == "evaluator"
+    if is_evaluator:  # it is in no cluster
+        strategy = tf.distribute.get_strategy()
+    else:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
     index = position_in_cluster(resolver)
     workers = strategy.num_replicas_in_sync
     batch = BATCH_PER_WORKER * workers
@@ -121,31 +121,23 @@ def train(arguments: argparse.Namespace) -> None:
 
     with strategy.scope():
         generator = np.random.default_rng(1)
-        widths = [64, 256, 128, 10]
-        layers = []
-        for inputs, outputs in itertools.pairwise(widths):
-            scale = np.sqrt(2.0 / inputs)
-            layers.append(
-                (
-                    tf.Variable(
-                        (generator.standard_normal((inputs, outputs)) * scale).astype("float32")
-                    ),
-                    tf.Variable(np.zeros(outputs, "float32")),
-                )
-            )
-        variables = [variable for layer in layers for variable in layer]
+        variables = []
+        for inputs, outputs in itertools.pairwise([64, 256, 128, 10]):
+            weights = generator.standard_normal((inputs, outputs)) * np.sqrt(2.0 / inputs)
+            variables.append(tf.Variable(weights.astype("float32")))
+            variables.append(tf.Variable(np.zeros(outputs, "float32")))
         moments = [tf.Variable(tf.zeros_like(variable)) for variable in variables]
         step = tf.Variable(0, dtype=tf.int64)
 
     def logits_of(x: tf.Tensor) -> tf.Tensor:
-        for weights, bias in layers[:-1]:
+        *hidden, last_weights, last_bias = variables
+        for weights, bias in zip(hidden[::2], hidden[1::2], strict=True):
             x = tf.nn.relu(tf.matmul(x, weights) + bias)
-        return tf.matmul(x, layers[-1][0]) + layers[-1][1]
+        return tf.matmul(x, last_weights) + last_bias
 
     def loss_of(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-        return (
-            tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits_of(x))) / batch
-        )
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits_of(x))
+        return tf.reduce_sum(losses) / batch
 
     def replica_step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
@@ -167,23 +159,18 @@ def train(arguments: argparse.Namespace) -> None:
         return tf.argmax(logits_of(x), axis=1)
 
     def accuracy() -> float:
-        return float(
-            np.mean(predict(tf.constant(images[-HELD_OUT:])).numpy() == labels[-HELD_OUT:])
-        )
+        predicted = predict(tf.constant(images[-HELD_OUT:])).numpy()
+        return float(np.mean(predicted == labels[-HELD_OUT:]))
 
-    checkpoint = tf.train.Checkpoint(
-        step=step, **{f"v{i}": v for i, v in enumerate([*variables, *moments])}
-    )
+    saved = {f"v{i}": variable for i, variable in enumerate([*variables, *moments])}
+    checkpoint = tf.train.Checkpoint(step=step, **saved)
     if is_evaluator:
-        for path in tf.train.checkpoints_iterator(
-            os.path.join(arguments.checkpoint, "worker0"), timeout=120
-        ):
+        folder = os.path.join(arguments.checkpoint, "worker0")
+        for path in tf.train.checkpoints_iterator(folder, timeout=120):
             checkpoint.restore(path)
-            print(
-                json.dumps({"evaluated_step": int(step.numpy()), "accuracy": accuracy()}),
-                flush=True,
-            )
-            if int(step.numpy()) + arguments.save_every > arguments.steps:
+            number = int(step.numpy())
+            print(json.dumps({"evaluated_step": number, "accuracy": accuracy()}), flush=True)
+            if number + arguments.save_every > arguments.steps:
                 return
     manager = None
     if arguments.checkpoint:

@@ -96,18 +96,17 @@ def coordinate(arguments: argparse.Namespace) -> None:
 
     with strategy.scope():
         generator = np.random.default_rng(1)
-        layers = []
+        variables = []
         for inputs, outputs in itertools.pairwise([64, 256, 128, 10]):
             weights = generator.standard_normal((inputs, outputs)) * np.sqrt(2.0 / inputs)
-            layers.append(
-                (tf.Variable(weights.astype("float32")), tf.Variable(np.zeros(outputs, "float32")))
-            )
-    variables = [variable for layer in layers for variable in layer]
+            variables.append(tf.Variable(weights.astype("float32")))
+            variables.append(tf.Variable(np.zeros(outputs, "float32")))
 
     def logits_of(x: tf.Tensor) -> tf.Tensor:
-        for weights, bias in layers[:-1]:
+        *hidden, last_weights, last_bias = variables
+        for weights, bias in zip(hidden[::2], hidden[1::2], strict=True):
             x = tf.nn.relu(tf.matmul(x, weights) + bias)
-        return tf.matmul(x, layers[-1][0]) + layers[-1][1]
+        return tf.matmul(x, last_weights) + last_bias
 
     def replica_step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:

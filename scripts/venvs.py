@@ -14,8 +14,10 @@ import pathlib
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
+MINIMUM = (3, 10)  #: of Python
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _STAMP = "amp_tf_installed.txt"
 _BUILD_FILES = (
@@ -87,17 +89,11 @@ class Venv:
         Raises:
             SetupError: pip's status was not 0; the text ends with the last lines of its output.
         """
-        command = (
-            [str(self.python), "-m", "pip"]
-            if (self.bin / "pip").exists()
-            else [sys.executable, "-m", "pip", "--python", str(self.python)]
-        )
-        run(
-            [*command, "--disable-pip-version-check", *arguments],
-            title=title,
-            log=self.log,
-            cwd=cwd,
-        )
+        pip = [str(self.python), "-m", "pip"]
+        if not (self.bin / "pip").exists():
+            pip = [sys.executable, "-m", "pip", "--python", str(self.python)]
+        command = [*pip, "--disable-pip-version-check", *arguments]
+        run(command, title=title, log=self.log, cwd=cwd)
 
     def version_of(self, distribution: str) -> str:
         """The version of an installed distribution, or "" if it is not installed."""
@@ -118,15 +114,23 @@ class Venv:
         (self.path / _STAMP).write_text(text, encoding="utf-8")
 
 
-def require_python(minimum: tuple[int, int] = (3, 10)) -> None:
-    """End the program with a clear message on a Python that is too old."""
-    if sys.version_info < minimum:
+def exit_with(main: Callable[[], int]) -> NoReturn:
+    """Run a script's ``main`` and end the program with its status.
+
+    A Python that is too old and an environment that could not be made are said on stderr, with the
+    status 1.
+    """
+    if sys.version_info < MINIMUM:
         found = ".".join(map(str, sys.version_info[:3]))
+        needed = ".".join(map(str, MINIMUM))
         sys.exit(
-            f"Python {found} at {sys.executable} is too old: Python {minimum[0]}.{minimum[1]} or "
-            "newer is needed. "
-            "Run this script with such a one: python3.11 " + sys.argv[0]
+            f"Python {found} at {sys.executable} is too old: Python {needed} or newer is needed. "
+            f"Run this script with such a one: python3.11 {sys.argv[0]}"
         )
+    try:
+        sys.exit(main())
+    except SetupError as error:
+        sys.exit(f"\n{error}")
 
 
 def run(
@@ -176,28 +180,24 @@ def make(path: pathlib.Path, python: str = sys.executable) -> Venv:
         return venv
     path.parent.mkdir(parents=True, exist_ok=True)
     venv.log.write_text("", encoding="utf-8")
+    command = [python, "-m", "venv", "--clear", str(path)]
     try:
-        run(
-            [python, "-m", "venv", "--clear", str(path)],
-            title="make a virtual environment",
-            log=venv.log,
-        )
+        run(command, title="make a virtual environment", log=venv.log)
     except SetupError:
-        run(
-            [python, "-m", "venv", "--clear", "--without-pip", str(path)],
-            title="make it without ensurepip",
-            log=venv.log,
-        )
-        if (
-            subprocess.run(
-                [sys.executable, "-m", "pip", "--version"], capture_output=True
-            ).returncode
-            != 0
-        ):
+        run([*command, "--without-pip"], title="make it without ensurepip", log=venv.log)
+        own_pip = [sys.executable, "-m", "pip", "--version"]
+        if subprocess.run(own_pip, capture_output=True).returncode != 0:
             raise SetupError(
                 f"{sys.executable} has neither ensurepip nor pip. Install python3-venv or pip."
             ) from None
     return venv
+
+
+def tracked_files() -> list[pathlib.Path]:
+    """The files that git tracks, as far as they are in the working tree."""
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
+    paths = [ROOT / name for name in listing.stdout.decode().split("\0") if name]
+    return [path for path in paths if path.is_file()]
 
 
 def fingerprint(*extra: str, editable: bool = False, root: pathlib.Path = ROOT) -> str:
@@ -224,9 +224,11 @@ def clean_environment(**changes: str) -> dict[str, str]:
     """
     own = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_AUTO_MIXED_PRECISION", "AMP_TF_")
     pythons = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
-    return {
-        name: value for name, value in os.environ.items() if not name.startswith((*own, *pythons))
-    } | changes
+    kept = {}
+    for name, value in os.environ.items():
+        if not name.startswith((*own, *pythons)):
+            kept[name] = value
+    return kept | changes
 
 
 def _works(venv: Venv) -> bool:

@@ -19,13 +19,15 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.decisions import traces
+from benchmarks.decisions.figures import Figures
 from benchmarks.decisions.rewriting import rewrite_elsewhere, targets
 from benchmarks.decisions.table import COMMITTED as TABLE
-from benchmarks.decisions.table import decided, differences, lines, read
+from benchmarks.decisions.table import Key, decided, differences, lines, read
+from benchmarks.models import chosen
 
 #: Models of each kind, for a quick ``--check``; the blocks are checked by
 #: ``tests/painting/test_blocks.py``.
@@ -59,15 +61,7 @@ def names_in(text: str) -> list[str]:
         ValueError: one is unknown; the message names the valid ones.
     """
     known = traces.names()
-    asked = {"all": known, "quick": list(QUICK)}.get(text) or [
-        name.strip() for name in text.split(",")
-    ]
-    if unknown := [name for name in asked if name not in known]:
-        raise ValueError(
-            f"No model or block is called {', '.join(unknown)}. Valid names: all, quick, "
-            f"{', '.join(known)}."
-        )
-    return asked
+    return chosen(text, known, {"all": known, "quick": QUICK})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,32 +73,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kept.mkdir(parents=True, exist_ok=True)
         only = list(targets(Path(temporary)).values())
         now = decided(names, kept, only, asked.at_once)
+        committed = read(TABLE) if TABLE.exists() else {}
         if asked.against:
             out = Path(temporary, "elsewhere")
             out.mkdir()
-            print(
-                f"- {rewrite_elsewhere(asked.against, kept, out, names, only)}",
-                "+ this checkout's",
-                sep="\n",
-            )
+            print(f"- {rewrite_elsewhere(asked.against, kept, out, names, only)}")
+            print("+ this checkout's")
             before = decided(names, kept, only, asked.at_once, out)
         else:
-            before = read(TABLE) if TABLE.exists() else {}
-            before = {key: row for key, row in before.items() if key[0] in names}
+            before = {key: row for key, row in committed.items() if key[0] in names}
     changed = differences(before, now)
     print(*changed, sep="\n")
-    if asked.check or asked.against:
-        if changed and asked.check:
-            print(
-                f"{TABLE}: see above; python -m benchmarks.decisions makes it anew, and the "
-                "commit says why it changed"
-            )
-        return int(bool(changed and asked.check))
-    everything = {**(read(TABLE) if TABLE.exists() else {}), **now}
-    order = {name: number for number, name in enumerate(traces.names())}
-    rows = sorted((key for key in everything if key[0] in order), key=lambda key: order[key[0]])
-    TABLE.write_text("\n".join(lines({key: everything[key] for key in rows})) + "\n")
+    if asked.check and changed:
+        print(
+            f"{TABLE}: see above; python -m benchmarks.decisions makes it anew, and the "
+            "commit says why it changed"
+        )
+        return 1
+    if not asked.check and not asked.against:
+        _write(committed | now)
     return 0
+
+
+def _write(rows: Mapping[Key, Figures]) -> None:
+    """Writes the table anew, in the order of the models; rows of models that are gone go."""
+    found: dict[Key, Figures] = {}
+    for name in traces.names():
+        found |= {key: row for key, row in rows.items() if key[0] == name}
+    TABLE.write_text("\n".join(lines(found)) + "\n")
 
 
 if __name__ == "__main__":

@@ -40,11 +40,10 @@ class Figures:
 
     def differs(self, other: Figures) -> bool:
         """Returns True if a figure differs by more than 1 %."""
+        if abs(self.products - other.products) > 1.0 or abs(self.elements - other.elements) > 1.0:
+            return True
         pairs = ((self.casts, other.casts), (self.gain or 1.0, other.gain or 1.0))
-        shares = ((self.products, other.products), (self.elements, other.elements))
-        return any(abs(ours - theirs) > 1.0 for ours, theirs in shares) or any(
-            abs(ours - theirs) > 0.01 * max(abs(theirs), 1e-9) for ours, theirs in pairs
-        )
+        return any(abs(ours - theirs) > 0.01 * max(abs(theirs), 1e-9) for ours, theirs in pairs)
 
 
 def figures_of(trace: Trace, graph: bytes, table: Path | None) -> Figures:
@@ -57,13 +56,11 @@ def figures_of(trace: Trace, graph: bytes, table: Path | None) -> Figures:
     """
     before = _read(trace, trace.graph)
     now = _read(trace, graph)
-    gain = before.time(table) / now.time(table) if table else None
-    return Figures(
-        products=round(now.products, 1),
-        elements=round(now.elements, 1),
-        casts=now.casts - before.casts,
-        gain=None if gain is None else round(gain, 3),
-    )
+    gain = None
+    if table:
+        gain = round(before.time(table) / now.time(table), 3)
+    casts = now.casts - before.casts
+    return Figures(round(now.products, 1), round(now.elements, 1), casts, gain)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,19 +89,22 @@ class _Graph:
 
         costs = read_table(table)
         resolution = Resolution(None, "CPU", costs=costs)
-        basis = Basis(self.view, self.shapes, AmpConfig(), resolution, (), 0, paint=None)  # type: ignore[arg-type]
+        no_paint: Any = None
+        basis = Basis(self.view, self.shapes, AmpConfig(), resolution, (), 0, paint=no_paint)
         _, times = times_before_and_now(basis, self.figures, self.is_f16)
         for node, kind in enumerate(self.kinds):
-            if kind is not None:
-                results = self.shapes.output_shapes(self.view.names[node])
-                elements = (element_count(results[0]) if results else None) or 0
-                times[node] = costs.of_casts(elements)[kind] * self.figures.runs[node]
+            if kind is None:
+                continue
+            elements = 0
+            results = self.shapes.output_shapes(self.view.names[node])
+            if results:
+                elements = element_count(results[0]) or 0
+            times[node] = costs.of_casts(elements)[kind] * self.figures.runs[node]
         return float(times.sum())
 
 
-@functools.lru_cache(
-    maxsize=8
-)  # a graph has figures for several tables, by which much becomes the same
+# A graph has figures for several tables of costs, and many become the same graph.
+@functools.lru_cache(maxsize=8)
 def _read(trace: Trace, data: bytes) -> _Graph:
     from amp_tf.cpu.list_shapes import follow_lists
     from amp_tf.graph.protos import parse_graph
@@ -116,21 +116,28 @@ def _read(trace: Trace, data: bytes) -> _Graph:
 
     graph = parse_graph(data)
     known = KnownShapes(trace.shapes if data == trace.graph else _shapes(graph, trace))
-    kinds = [_cast(node) for node in graph.node]
-    is_f16 = np.array([_widen(node) for node in graph.node], np.bool_)
+    kinds = []
+    widened = []
+    for node in graph.node:
+        kinds.append(_cast(node))
+        widened.append(_widen(node))
+    is_f16 = np.array(widened, np.bool_)
     view = read_graph(graph, Templates(graph.library, SUCCESSORS))
     shapes = follow_lists(view, known)
     figures = NodeFigures.of(view, shapes)
+    # The elements that nodes write in a floating-point type, casts apart.
     written = np.zeros(view.node_count)
     for node, name in enumerate(view.names):
-        results = shapes.output_shapes(name) if kinds[node] is None else ()
-        for port, slot in enumerate(view.signatures[node].outputs):
-            if view.dtypes[view.base[node] + slot] == _FLOAT and port < len(results):
-                written[node] += element_count(results[port]) or 0
+        if kinds[node] is not None:
+            continue
+        results = shapes.output_shapes(name)
+        slots = view.signatures[node].outputs
+        for shape, slot in zip(results, slots, strict=False):
+            if view.dtypes[view.base[node] + slot] == _FLOAT:
+                written[node] += element_count(shape) or 0
     products = _share(figures.work[figures.is_product], is_f16[figures.is_product])
-    return _Graph(
-        view, shapes, figures, kinds, is_f16, products, _share(written * figures.runs, is_f16)
-    )
+    elements = _share(written * figures.runs, is_f16)
+    return _Graph(view, shapes, figures, kinds, is_f16, products, elements)
 
 
 def _share(values: Any, mask: Any) -> float:
@@ -143,7 +150,11 @@ def _cast(node: Any) -> bool | None:
         return None
     source = node.attr["SrcT"].type
     result = node.attr["DstT"].type
-    return result in _F16 if {source, result} in ({_FLOAT, number} for number in _F16) else None
+    if source == _FLOAT and result in _F16:
+        return True
+    if source in _F16 and result == _FLOAT:
+        return False
+    return None
 
 
 def _widen(node: Any) -> bool:
@@ -155,12 +166,13 @@ def _widen(node: Any) -> bool:
             had = True
         for place, number in enumerate(value.list.type):
             if number in _F16:
-                value.list.type[place], had = _FLOAT, True
+                value.list.type[place] = _FLOAT
+                had = True
     return had
 
 
 def _shapes(graph: Any, trace: Trace) -> dict[str, list[Any]]:
-    """The shapes of a rewritten graph, as TensorFlow infers them; of what was moved they are others
+    """The shapes of a rewritten graph, as TensorFlow infers them: nodes that were moved have others
     than before.
     """
     from tensorflow.core.protobuf import meta_graph_pb2

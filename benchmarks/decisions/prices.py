@@ -1,8 +1,8 @@
 """The price of each rule of the contract, on every model and block, and its use.
 
-    python -m benchmarks.decisions.prices [--rules "results,norms"] [--names quick]
-    python -m tests.truth --all --without norms --rows norms.jsonl
-    python -m benchmarks.decisions.prices --rules "" --truth norms=norms.jsonl
+    python -m benchmarks.decisions.prices [--rules range,needs] [--names quick]
+    python -m tests.truth --all --without needs --rows needs.jsonl
+    python -m benchmarks.decisions.prices --rules "" --truth needs=needs.jsonl
 
 writes ``benchmarks/decisions/prices.md``. Each rule is left out alone. Its price is the difference
 in 16-bit work, elements and casts. Means are over all models, blocks and ways; the worst is one of
@@ -31,15 +31,27 @@ from benchmarks.decisions.__main__ import names_in
 from benchmarks.decisions.figures import Figures, figures_of
 from benchmarks.decisions.rewriting import GPU_TARGET, Target, rewrite, targets
 from benchmarks.decisions.table import Key, each
+from benchmarks.results import table_row
 
 PAGE = Path(__file__).with_name("prices.md")
 KEPT = Path(__file__).with_name("prices.json")
 TARGETS = ("amd-zen5", GPU_TARGET)
 TEXTS = ("fails without it", "decision", "program")  #: the columns that are written by hand
 
-Differences = dict[
-    str, dict[Key, tuple[Figures, Figures]]
-]  #: by rule, with it and without it, where they differ
+COLUMNS = (
+    "rule",
+    "target",
+    "graphs changed",
+    "products %",
+    "elements %",
+    "casts",
+    "gain ÷",
+    "worst: products, elements",
+    *TEXTS,
+)
+
+#: The figures with a rule and without it, where they differ, by rule.
+Differences = dict[str, dict[Key, tuple[Figures, Figures]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,34 +78,36 @@ class Price:
     @classmethod
     def of(cls, rows: Mapping[Key, tuple[Figures, Figures]], graphs: int) -> Price:
         """The price by the graphs that change, of so many in all."""
-
-        def mean(name: str) -> float:
-            return (
-                sum(getattr(free, name) - getattr(ruled, name) for ruled, free in rows.values())
-                / graphs
-            )
-
-        gains = [
-            free.gain / ruled.gain for ruled, free in rows.values() if ruled.gain and free.gain
-        ]
-        is_cpu = len(gains) == len(rows)
-        product = (
-            statistics.geometric_mean([*gains, *[1.0] * (graphs - len(gains))]) if is_cpu else None
+        products = 0.0
+        elements = 0.0
+        casts = 0
+        gains = []
+        worst = (0.0, 0.0)
+        worst_of = "-"
+        for (name, way, _), (ruled, free) in rows.items():
+            casts += ruled.casts - free.casts
+            if ruled.gain and free.gain:
+                gains.append(free.gain / ruled.gain)
+            # The shares that the rule takes from 16 bit.
+            taken = (free.products - ruled.products, free.elements - ruled.elements)
+            products += taken[0]
+            elements += taken[1]
+            rounded = (round(taken[0], 1), round(taken[1], 1))
+            if worst_of == "-" or rounded > worst:
+                worst = rounded
+                worst_of = f"{name}, {way}: {worst[0]:.1f}, {worst[1]:.1f}"
+        gain = None
+        if len(gains) == len(rows):  # on a CPU
+            unchanged = [1.0] * (graphs - len(gains))
+            gain = round(statistics.geometric_mean([*gains, *unchanged]), 4)
+        return cls(
+            changed=len(rows),
+            products=round(products / graphs, 4),
+            elements=round(elements / graphs, 4),
+            casts=round(casts / graphs, 4),
+            gain=gain,
+            worst=worst_of,
         )
-        casts = 0.0 - mean("casts")  # a zero without a sign
-        return cls(len(rows), mean("products"), mean("elements"), casts, product, _worst(rows))
-
-
-def _worst(rows: Mapping[Key, tuple[Figures, Figures]]) -> str:
-    if not rows:
-        return "-"
-
-    def taken(key: Key) -> tuple[float, float]:
-        ruled, free = rows[key]
-        return round(free.products - ruled.products, 1), round(free.elements - ruled.elements, 1)
-
-    key = max(rows, key=taken)
-    return f"{key[0]}, {key[1]}: {taken(key)[0]:.1f}, {taken(key)[1]:.1f}"
 
 
 def contract() -> list[str]:
@@ -125,63 +139,39 @@ def _changes(
     for way, target in itertools.product(traces.WAYS, only):
         trace = traces.read(traces.path_of(kept, name, way, target.device))
         ruled = rewrite(trace, target).graph
-        with_it = None
         for rule in rules:
             with without([rule]):
                 free = rewrite(trace, target).graph
             if free != ruled:
-                with_it = with_it or figures_of(trace, ruled, target.table)
-                found.append(
-                    (
-                        rule,
-                        (name, way, target.name),
-                        (with_it, figures_of(trace, free, target.table)),
-                    )
-                )
+                key = (name, way, target.name)
+                with_it = figures_of(trace, ruled, target.table)
+                without_it = figures_of(trace, free, target.table)
+                found.append((rule, key, (with_it, without_it)))
     return found
 
 
 def page(prices: Mapping[str, Mapping[str, Any]]) -> str:
     """The committed page, by rules and then targets."""
-    head = [
-        "rule",
-        "target",
-        "graphs changed",
-        "products %",
-        "elements %",
-        "casts",
-        "gain ÷",
-        "worst: products, elements",
-    ]
-    head += TEXTS
     lines = [
         "# What each rule of the contract costs",
         "",
         "Written by `python -m benchmarks.decisions.prices`, whose docstring says what a price is.",
         "",
-        "| " + " | ".join(head) + " |",
+        table_row(COLUMNS),
         "|---|---|" + "---:|" * 5 + "---|" * 4,
     ]
     for rule, entry in prices.items():
-        for number, (target, row) in enumerate(entry.get("prices", {}).items()):
+        title = rule
+        texts = [entry.get(text, "") for text in TEXTS]
+        for target, row in entry.get("prices", {}).items():
             gain = "-" if row["gain"] is None else f"{row['gain']:.3f}"
-            cells = [
-                rule if not number else "",
-                target,
-                f"{row['changed']}",
-                f"{row['products']:.2f}",
-            ]
+            cells = [title, target, f"{row['changed']}", f"{row['products']:.2f}"]
             cells += [f"{row['elements']:.2f}", f"{row['casts']:+.2f}", gain, row["worst"]]
-            cells += [entry.get(text, "") if not number else "" for text in TEXTS]
-            lines.append("| " + " | ".join(cells) + " |")
+            lines.append(table_row([*cells, *texts]))
+            # Only the first row of a rule has them.
+            title = ""
+            texts = [""] * len(TEXTS)
     return "\n".join(lines) + "\n"
-
-
-def _rounded(price: Price) -> dict[str, Any]:
-    row = dataclasses.asdict(price)
-    return {
-        name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()
-    }
 
 
 def failing(path: Path) -> str:
@@ -191,7 +181,9 @@ def failing(path: Path) -> str:
     from tests.truth import report, runner
 
     bad = sorted({row.program for row in runner.read(path) if report.is_defect(row)})
-    return f"{len(bad)} programs: {', '.join(bad[:3])}" if bad else "none of the truth table"
+    if not bad:
+        return "none of the truth table"
+    return f"{len(bad)} programs: {', '.join(bad[:3])}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -202,7 +194,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--names", default="all", help="models and blocks, comma-separated; all or quick"
     )
-    parser.add_argument("--targets", default=",".join(TARGETS), help="%(default)s")
     parser.add_argument(
         "--traces", type=Path, metavar="FOLDER", help="where traced graphs are kept"
     )
@@ -221,11 +212,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = names_in(asked.names)
     order = contract()
     rules = order if asked.rules is None else [rule for rule in asked.rules.split(",") if rule]
-    if unknown := set(rules) - set(order):
-        parser.error(
-            f"no rule of the contract is called {', '.join(sorted(unknown))}; there are "
-            f"{', '.join(order)}"
-        )
+    for rule in rules:
+        if rule not in order:
+            parser.error(f"no rule of the contract is called {rule}; there are {', '.join(order)}")
     prices: dict[str, dict[str, Any]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     for given in asked.truth:
         rule, _, path = given.partition("=")
@@ -235,17 +224,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             kept = asked.traces or Path(temporary, "traces")
             kept.mkdir(parents=True, exist_ok=True)
             known = targets(Path(temporary))
-            only = [known[name] for name in asked.targets.split(",")]
-            for rule, found in measure(names, rules, kept, only, asked.at_once).items():
-                rows = {
-                    target.name: {k: v for k, v in found.items() if k[2] == target.name}
-                    for target in only
-                }
-                of_targets = {
-                    name: Price.of(row, len(names) * len(traces.WAYS)) for name, row in rows.items()
-                }
-                entry = prices.setdefault(rule, {})
-                entry["prices"] = {name: _rounded(price) for name, price in of_targets.items()}
+            only = [known[name] for name in TARGETS]
+            differences = measure(names, rules, kept, only, asked.at_once)
+        graphs = len(names) * len(traces.WAYS)
+        for rule, found in differences.items():
+            of_targets = prices.setdefault(rule, {})["prices"] = {}
+            for target in TARGETS:
+                rows = {key: pair for key, pair in found.items() if key[2] == target}
+                of_targets[target] = dataclasses.asdict(Price.of(rows, graphs))
     # Rules that are gone keep their rows, with the price that they had.
     ordered = {rule: prices[rule] for rule in dict.fromkeys([*order, *prices]) if rule in prices}
     KEPT.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import itertools
 import shutil
 import subprocess
 import sys
@@ -61,11 +62,16 @@ def rewrite(trace: Trace, target: Target) -> Any:
     from amp_tf.config import AmpConfig
     from amp_tf.rewriting.pipeline import rewrite_serialized
 
-    config = AmpConfig() if target.table else AmpConfig(precision="float16", target="gpu")
-    preserve = trace.preserve
-    hardware = _hardware(target.table)
+    config = AmpConfig()
+    if target.table is None:
+        config = AmpConfig(precision="float16", target="gpu")
     return rewrite_serialized(
-        trace.graph, config, hardware=hardware, preserve=preserve, functions=False, shapes=trace
+        trace.graph,
+        config,
+        hardware=_hardware(target.table),
+        preserve=trace.preserve,
+        functions=False,
+        shapes=trace,
     )
 
 
@@ -102,22 +108,12 @@ def rewrite_elsewhere(
     Raises:
         subprocess.CalledProcessError: it failed; its last words are on stderr.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.decisions.rewriting",
-        "--checkout",
-        checkout,
-        "--traces",
-        kept,
-        "--out",
-        out,
-    ]
-    command += ["--tables", *(row.table for row in only if row.table), "--names", *names]
-    command += ["--gpu"] if any(row.table is None for row in only) else []
-    done = subprocess.run(
-        [*map(str, command)], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-m", "benchmarks.decisions.rewriting"]
+    command += ["--checkout", str(checkout), "--traces", str(kept), "--out", str(out)]
+    command += ["--names", *names, "--tables"]
+    for target in only:
+        command.append(str(target.table or GPU_TARGET))
+    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     return done.stdout.split()[-1]
 
 
@@ -125,8 +121,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("checkout", "traces", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--tables", type=Path, nargs="*", default=[])
-    parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--tables", nargs="+", required=True, help=f"files, or {GPU_TARGET}")
     parser.add_argument("--names", nargs="+", required=True)
     asked = parser.parse_args()
     sys.path.insert(0, str(asked.checkout.resolve()))
@@ -135,15 +130,16 @@ def main() -> int:
     folder = Path(str(amp_tf.__file__)).parent
     if folder != asked.checkout.resolve() / "amp_tf":
         raise RuntimeError(f"amp_tf was imported from {folder}, not from {asked.checkout}.")
-    wanted = [
-        *(Target(table.stem, table) for table in asked.tables),
-        *([Target(GPU_TARGET)] if asked.gpu else []),
-    ]
-    for name in asked.names:
-        for way in traces.WAYS:
-            for target in wanted:
-                trace = traces.read(traces.path_of(asked.traces, name, way, target.device))
-                path_of(asked.out, name, way, target.name).write_bytes(rewrite(trace, target).graph)
+    wanted = []
+    for table in asked.tables:
+        if table == GPU_TARGET:
+            wanted.append(Target(GPU_TARGET))
+        else:
+            wanted.append(Target(Path(table).stem, Path(table)))
+    for name, way, target in itertools.product(asked.names, traces.WAYS, wanted):
+        trace = traces.read(traces.path_of(asked.traces, name, way, target.device))
+        graph = rewrite(trace, target).graph
+        path_of(asked.out, name, way, target.name).write_bytes(graph)
     print(folder)
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import sys
@@ -65,15 +66,15 @@ def each(work: Callable[[str], Found], names: Sequence[str], at_once: int) -> It
 def _decided(
     name: str, kept: Path, only: Sequence[Target], elsewhere: Path | None
 ) -> dict[Key, Figures]:
-    traces.make(name, traces.WAYS, sorted({target.device for target in only}), kept)
+    devices = sorted({target.device for target in only})
+    traces.make(name, traces.WAYS, devices, kept)
     found = {}
     for way, target in itertools.product(traces.WAYS, only):
         trace = traces.read(traces.path_of(kept, name, way, target.device))
-        graph = (
-            path_of(elsewhere, name, way, target.name).read_bytes()
-            if elsewhere
-            else rewrite(trace, target).graph
-        )
+        if elsewhere:
+            graph = path_of(elsewhere, name, way, target.name).read_bytes()
+        else:
+            graph = rewrite(trace, target).graph
         found[name, way, target.name] = figures_of(trace, graph, target.table)
     return found
 
@@ -81,25 +82,28 @@ def _decided(
 def lines(found: Mapping[Key, Figures]) -> Iterator[str]:
     """The table, one row a line."""
     yield HEAD
-    for (name, way, target), row in found.items():
-        gain = "-" if row.gain is None else f"{row.gain:.3f}"
-        shares = f"{row.products:5.1f} {row.elements:5.1f}"
-        yield f"{name:32} {way:7} {target:16} {shares} {row.casts:4} {gain:>6}"
+    for key, row in found.items():
+        yield _line(key, row)
+
+
+def _line(key: Key, row: Figures) -> str:
+    name, way, target = key
+    gain = "-" if row.gain is None else f"{row.gain:.3f}"
+    shares = f"{row.products:5.1f} {row.elements:5.1f}"
+    return f"{name:32} {way:7} {target:16} {shares} {row.casts:4} {gain:>6}"
 
 
 def read(path: Path) -> dict[Key, Figures]:
     """The rows of a table that :func:`lines` wrote."""
     found = {}
     for line in path.read_text().splitlines():
-        if not line.startswith("#"):
-            name, way, target, products, elements, casts, gain = line.split()
-            numbers = (
-                float(products),
-                float(elements),
-                int(casts),
-                None if gain == "-" else float(gain),
-            )
-            found[name, way, target] = Figures(*numbers)
+        if line.startswith("#"):
+            continue
+        name, way, target, products, elements, casts, gain = line.split()
+        row = Figures(float(products), float(elements), int(casts), None)
+        if gain != "-":
+            row = dataclasses.replace(row, gain=float(gain))
+        found[name, way, target] = row
     return found
 
 
@@ -107,8 +111,12 @@ def differences(before: Mapping[Key, Figures], now: Mapping[Key, Figures]) -> li
     """The rows that differ by more than 1 %, or are in one table alone, in both forms."""
     found = []
     for key in dict.fromkeys([*before, *now]):
-        pair = before.get(key), now.get(key)
-        if pair[0] is None or pair[1] is None or pair[0].differs(pair[1]):
-            for sign, row in zip("-+", pair, strict=True):
-                found += [f"{sign} {line}" for line in list(lines({key: row}))[1:]] if row else []
+        earlier = before.get(key)
+        later = now.get(key)
+        if earlier and later and not earlier.differs(later):
+            continue
+        if earlier:
+            found.append(f"- {_line(key, earlier)}")
+        if later:
+            found.append(f"+ {_line(key, later)}")
     return found

@@ -82,16 +82,18 @@ def step(name: str, way: str, *, jit_compile: bool = False) -> Any:
     keras.backend.clear_session()
     keras.utils.set_random_seed(0)
     model = workload.model()
+    one_step = model.predict_step
     if way == "fit":
         optimizer = workload.optimizer()
         model.compile(optimizer=optimizer, loss=workload.loss, jit_compile=False)
         optimizer.build(model.trainable_variables)
-    x, y = _specs(workload)
+        one_step = model.train_step
 
     @tf.function(jit_compile=jit_compile)
     def run(batches: Any) -> Any:
-        return (model.train_step if way == "fit" else model.predict_step)(next(batches))
+        return one_step(next(batches))
 
+    x, y = _specs(workload)
     return run.get_concrete_function(tf.data.IteratorSpec((x, y) if way == "fit" else (x,)))
 
 
@@ -103,7 +105,9 @@ def optimized(concrete: Any, device: str) -> Trace:
     arguments = _as_arguments(graph, concrete.graph.inputs)
     for node in virtual.every_node(graph):
         node.device = virtual.GPU if device == "GPU" else virtual.CPU
-    with _capturing() as captured, _onednn_on():
+    from tests.as_cpu import onednn
+
+    with _capturing() as captured, onednn.told(bfloat16=True):
         virtual.optimize(graph, dict.fromkeys(ends), _CAPABILITY)
     found = captured[0]
     return dataclasses.replace(found, preserve=found.preserve | arguments & found.shapes.keys())
@@ -127,8 +131,9 @@ def _as_arguments(graph: Any, inputs: Sequence[Any]) -> frozenset[str]:
             node.attr.clear()
             node.attr["T"].type = tensor.dtype.as_datatype_enum
             node.attr["index"].i = numbers[node.name]
-            is_handle = tensor.dtype.name == "resource"
-            for held in get_resource_handle_data(tensor).shape_and_type if is_handle else ():
+            if tensor.dtype.name != "resource":
+                continue
+            for held in get_resource_handle_data(tensor).shape_and_type:
                 node.attr["_handle_dtypes"].list.type.append(held.dtype)
                 node.attr["_handle_shapes"].list.shape.add().CopyFrom(held.shape)
     return frozenset(numbers)
@@ -145,9 +150,9 @@ def _capturing() -> Iterator[list[Trace]]:
     found: list[Trace] = []
 
     def keep(graph: bytes, preserve: frozenset[str], shapes: Any) -> None:
-        known = {
-            node.name: list(shapes.output_shapes(node.name)) for node in parse_graph(graph).node
-        }
+        known = {}
+        for node in parse_graph(graph).node:
+            known[node.name] = list(shapes.output_shapes(node.name))
         found.append(Trace(graph, preserve, known))
 
     plugin.set_conversion(keep)
@@ -157,19 +162,11 @@ def _capturing() -> Iterator[list[Trace]]:
         plugin.uninstall()
 
 
-def _onednn_on() -> contextlib.AbstractContextManager[None]:
-    from tests.as_cpu import onednn
-
-    return onednn.told(bfloat16=True)
-
-
 def _specs(workload: Workload) -> tuple[Any, Any]:
     """The specs of a step's inputs, one tensor or several, and of its target."""
     import tensorflow as tf
 
-    x, y = workload.data(4, 0)
-
     def spec(sample: Any) -> Any:
         return tf.TensorSpec((workload.batch, *sample.shape[1:]), sample.dtype)
 
-    return tuple(map(spec, x)) if isinstance(x, tuple) else spec(x), spec(y)
+    return tf.nest.map_structure(spec, workload.data(4, 0))

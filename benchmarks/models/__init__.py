@@ -8,30 +8,25 @@ and knows nothing of amp_tf. Importing this package imports no TensorFlow; build
 from __future__ import annotations
 
 from benchmarks.models import detection, language, recurrent, tabular, vision, wide
-from benchmarks.models.cases import CASES, Case
-from benchmarks.models.workload import SIZES, Benchmark, Workload
+from benchmarks.models.cases import CASES
+from benchmarks.models.workload import SIZES, Benchmark, Workload, chosen
 
-BENCHMARKS: dict[str, Benchmark] = {
-    row.name: row
-    for row in (
-        *vision.BENCHMARKS,
-        *detection.BENCHMARKS,
-        *tabular.BENCHMARKS,
-        *language.BENCHMARKS,
-        *recurrent.BENCHMARKS,
-    )
-}
+BENCHMARKS: dict[str, Benchmark] = {}
+for _family in (vision, detection, tabular, language, recurrent):
+    for _row in _family.BENCHMARKS:
+        BENCHMARKS[_row.name] = _row
 
 #: Names for many models at once; "all" are the common models of :data:`BENCHMARKS`.
 GROUPS: dict[str, list[str]] = {
     "all": [name for name, row in BENCHMARKS.items() if row.is_common],
     "wide": list(wide.MODELS),
     "gpu": [f"gpu/{name}" for name in CASES],
-    **{half: [name for name in wide.MODELS if wide.half(name) == half] for half in wide.HALVES},
 }
+for _half in wide.HALVES:
+    GROUPS[_half] = [name for name in wide.MODELS if wide.half(name) == _half]
 
 
-def benchmark(name: str) -> Benchmark | Case:
+def benchmark(name: str) -> Benchmark:
     """Returns the row of one model: of the suite of published results, of the wide one, or of
     :data:`benchmarks.models.cases.CASES` by a name such as ``"gpu/bert"``.
 
@@ -41,7 +36,9 @@ def benchmark(name: str) -> Benchmark | Case:
     family, _, case = name.rpartition("/")
     if family == "gpu":
         return CASES[case]
-    return BENCHMARKS[name] if name in BENCHMARKS else wide.MODELS[name]
+    if name in BENCHMARKS:
+        return BENCHMARKS[name]
+    return wide.MODELS[name]
 
 
 def names(text: str = "all") -> list[str]:
@@ -51,13 +48,7 @@ def names(text: str = "all") -> list[str]:
     Raises:
         ValueError: a name is unknown; the message names the valid ones.
     """
-    asked = [name.strip() for name in text.split(",") if name.strip()]
-    valid = [*BENCHMARKS, *wide.MODELS, *GROUPS["gpu"]]
-    unknown = [name for name in asked if name not in GROUPS and name not in valid]
-    if unknown:
-        many = ", ".join([*GROUPS, *valid])
-        raise ValueError(f"No benchmark model is called {', '.join(unknown)}. Valid names: {many}.")
-    return [name for text in asked for name in GROUPS.get(text, [text])]
+    return chosen(text, [*BENCHMARKS, *wide.MODELS, *GROUPS["gpu"]], GROUPS)
 
 
-__all__ = ["BENCHMARKS", "GROUPS", "SIZES", "Benchmark", "Workload", "benchmark", "names"]
+__all__ = ["BENCHMARKS", "GROUPS", "SIZES", "Benchmark", "Workload", "benchmark", "chosen", "names"]

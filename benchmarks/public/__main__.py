@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import re
 import statistics
@@ -26,12 +27,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.public.worker import PROGRAMS
-from benchmarks.results import machine
+from benchmarks.results import machine, table_row
 from benchmarks.step_time import suite
 from benchmarks.step_time.modes import Mode, modes
 from benchmarks.step_time.options import names_in
 
 COMPARED = ("float32", "policy", "amp_tf", "all listed")
+COLUMNS = (
+    "program",
+    "mode",
+    "held-out metric",
+    "seeds",
+    "differs",
+    "ms a step",
+    "speed × float32",
+    "memory × float32",
+    "nodes / casts",
+)
 SECONDS = 3.0  #: of a turn
 ENOUGH = 3  #: seeds of float32 that say how far the metric varies by itself
 
@@ -82,8 +94,12 @@ def measure(
     rows = []
     try:
         for mode in chosen:
-            options = {"program": program, "mode": mode.name, "precision": precision}
-            options["arguments"] = [*arguments, "--seed", str(seed)]
+            options = {
+                "program": program,
+                "mode": mode.name,
+                "precision": precision,
+                "arguments": [*arguments, "--seed", str(seed)],
+            }
             processes[mode.name] = suite.Process("benchmarks.public.worker", mode, options)
         while processes:
             for name in list(processes):
@@ -102,51 +118,63 @@ def measure(
 
 def table(rows: Sequence[Run], precision: str) -> str:
     """Markdown: a row for each program and mode."""
-    heads = ["program", "mode", "held-out metric", "seeds", "differs", "ms a step"]
-    heads += ["speed × float32", "memory × float32", "nodes / casts"]
-    lines = [f"| {' | '.join(heads)} |", "|---|---|---|---:|---|---:|---:|---:|---:|"]
+    lines = [table_row(COLUMNS), "|---|---|---|---:|---|---:|---:|---:|---:|"]
     for program in dict.fromkeys(row.program for row in rows):
         own = [row for row in rows if row.program == program and row.is_for(precision)]
         reference = {run.seed: run for run in own if run.mode == "float32" and not run.error}
         for name, mode in modes(precision).items():
             runs = [run for run in own if run.mode == name]
             if runs and reference:
-                cells = [program, mode.title, *_cells(runs, reference)]
-                lines.append(f"| {' | '.join(cells)} |")
+                lines.append(table_row([program, mode.title, *_cells(runs, reference)]))
     return "\n".join(lines)
 
 
 def _cells(runs: Sequence[Run], reference: Mapping[int, Run]) -> list[str]:
     """The figures of one mode beside float32's runs, by seed."""
-    done = [run for run in runs if run.value is not None and run.seed in reference]
+    done = []
+    values = []
+    memory = []
+    steps_ms = []
+    ratios = []
+    for run in runs:
+        if run.value is None or run.seed not in reference:
+            continue
+        done.append(run)
+        values.append(run.value)
+        other = reference[run.seed]
+        memory.append(run.mib / other.mib)
+        for turn in run.ms.keys() & other.ms.keys():
+            steps_ms.append(run.ms[turn])
+            ratios.append(other.ms[turn] / run.ms[turn])
     if not done:
         return [f"**fails**: {runs[0].error.replace('|', '/')[:160]}", *[""] * 6]
-    values = [run.value for run in done if run.value is not None]
     mean = statistics.fmean(values)
-    spread = f" ± {statistics.stdev(values):.2g}" if len(values) > 1 else ""
-    cells = [f"{done[0].metric} {mean:.4g}{spread}", str(len(done))]
-    theirs = [run.value for run in reference.values() if run.value is not None]
-    if len(theirs) < ENOUGH:
-        cells.append("?")
-    else:
-        base = statistics.fmean(reference[run.seed].value or 0.0 for run in done)
-        off = mean - base
-        cells.append(f"{off:+.2g}" if abs(off) > 2 * statistics.stdev(theirs) else "no")
-    ours = []
-    others = []
-    for run in done:
-        other = reference[run.seed]
-        for turn in run.ms.keys() & other.ms.keys():
-            ours.append(run.ms[turn])
-            others.append(other.ms[turn])
-    if ours:
-        ratios = [theirs / mine for mine, theirs in zip(ours, others, strict=True)]
-        cells += [f"{statistics.median(ours):.1f}", f"{statistics.median(ratios):.2f}"]
-    else:  # a program so short that its modes ran in different turns
-        cells += ["–", "–"]
-    memory = [run.mib / reference[run.seed].mib for run in done]
-    cells += [f"{statistics.median(memory):.2f}", f"{done[0].converted} / {done[0].casts}"]
-    return cells
+    metric = f"{done[0].metric} {mean:.4g}"
+    if len(values) > 1:
+        metric += f" ± {statistics.stdev(values):.2g}"
+    # A program may be so short that its modes ran in different turns.
+    speed = ["–", "–"]
+    if ratios:
+        speed = [f"{statistics.median(steps_ms):.1f}", f"{statistics.median(ratios):.2f}"]
+    return [
+        metric,
+        str(len(done)),
+        _difference(mean, [run.seed for run in done], reference),
+        *speed,
+        f"{statistics.median(memory):.2f}",
+        f"{done[0].converted} / {done[0].casts}",
+    ]
+
+
+def _difference(mean: float, seeds: Sequence[int], reference: Mapping[int, Run]) -> str:
+    """The difference of a mean and float32's over the same seeds, where it is more than chance."""
+    values = {seed: run.value for seed, run in reference.items() if run.value is not None}
+    if len(values) < ENOUGH:
+        return "?"
+    off = mean - statistics.fmean(values[seed] for seed in seeds)
+    if abs(off) <= 2 * statistics.stdev(values.values()):
+        return "no"
+    return f"{off:+.2g}"
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -174,35 +202,27 @@ def main(given: Sequence[str] | None = None) -> int:
     )
     asked = parser.parse_args(given)
     chosen = [name for name in names() if re.search(asked.only, name)]
-    rows = (
-        [Run(**row) for row in json.loads(asked.rows.read_text())]
-        if asked.rows and asked.rows.exists()
-        else []
-    )
-    for seed in range(asked.seeds):
-        for name in chosen:
-            own = (row for row in rows if row.program == name and row.seed == seed)
-            known = {row.mode for row in own if row.is_for(asked.precision)}
-            missing = [
-                modes(asked.precision)[mode] for mode in names_in(asked.modes) if mode not in known
-            ]
-            found = measure(name, asked.precision, missing, seed, asked.arguments)
-            for row in found:
-                print(
-                    f"{name}, {row.mode}, seed {seed}: {row.error or row.value}",
-                    file=sys.stderr,
-                    flush=True,
-                )
-            rows += found
-            if asked.rows:
-                asked.rows.write_text(
-                    "[\n"
-                    + ",\n".join(json.dumps(dataclasses.asdict(row)) for row in rows)
-                    + "\n]\n"
-                )
-    facts = machine("python -m benchmarks.public")
-    print("# Ten programs", "", *(f"{key}: {value}  " for key, value in facts.items()), sep="\n")
-    print("", table(rows, asked.precision), sep="\n")
+    rows = []
+    if asked.rows and asked.rows.exists():
+        rows = [Run(**row) for row in json.loads(asked.rows.read_text())]
+    available = modes(asked.precision)
+    for seed, name in itertools.product(range(asked.seeds), chosen):
+        known = set()
+        for row in rows:
+            if row.program == name and row.seed == seed and row.is_for(asked.precision):
+                known.add(row.mode)
+        missing = [available[mode] for mode in names_in(asked.modes) if mode not in known]
+        for row in measure(name, asked.precision, missing, seed, asked.arguments):
+            text = f"{name}, {row.mode}, seed {seed}: {row.error or row.value}"
+            print(text, file=sys.stderr, flush=True)
+            rows.append(row)
+        if asked.rows:
+            written = ",\n".join(json.dumps(dataclasses.asdict(row)) for row in rows)
+            asked.rows.write_text(f"[\n{written}\n]\n")
+    print("# Ten programs\n")
+    for key, value in machine("python -m benchmarks.public").items():
+        print(f"{key}: {value}  ")
+    print(f"\n{table(rows, asked.precision)}")
     return 0
 
 

@@ -44,9 +44,8 @@ class Turns:
         self._answer = answer
         self._commands = commands
         self._is_inside = False
-        self._calls: dict[
-            int, tuple[Any, list[tuple[int, float]]]
-        ] = {}  # the function is kept, or its id may return
+        # The turn and the ms of each call, by function. It is kept, or its id may return.
+        self._calls: dict[int, tuple[Any, list[tuple[int, float]]]] = {}
         self.turn = 0
         self._begin()
 
@@ -88,9 +87,8 @@ def run(name: str, mode: Mode, arguments: list[str], turns: Turns) -> dict[str, 
     from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
     path = PROGRAMS / f"{name}.py"
-    keras = importlib.import_module(
-        "tf_keras" if "import tf_keras" in path.read_text() else "keras"
-    )
+    uses_tf_keras = "import tf_keras" in path.read_text()
+    keras = importlib.import_module("tf_keras" if uses_tf_keras else "keras")
     keras.mixed_precision.set_global_policy(mode.policy)
     original = polymorphic_function.Function.__call__
     polymorphic_function.Function.__call__ = lambda *a, **k: turns.call(original, *a, **k)

@@ -6,13 +6,14 @@ command it was measured.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,24 +30,50 @@ def machine(command: str, arguments: Sequence[str] | None = None) -> dict[str, A
         command: how the module is called, without arguments.
         arguments: those of this process by default.
     """
-    info = Path("/proc/cpuinfo").read_text()
-    models = re.findall(r"^model name\s*: (.*)", info, re.MULTILINE)
-    features = [name for name in FEATURES if re.search(rf"\b{name}\b", info)]
+    if arguments is None:
+        arguments = sys.argv[1:]
     versions = {}
     for package in ("tensorflow", "tensorflow-cpu", "keras"):
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return {
         "date": time.strftime("%Y-%m-%d"),
-        "cpu": " with ".join([models[0] if models else platform.processor(), *features[-1:]]),
+        "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
         "load": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
         **versions,
-        "command": " ".join([command, *(sys.argv[1:] if arguments is None else arguments)]),
+        "command": " ".join([command, *arguments]),
     }
+
+
+def _cpu() -> str:
+    """The model of the CPU, with the last of :data:`FEATURES` that it has."""
+    info = Path("/proc/cpuinfo").read_text()
+    model = re.search(r"^model name\s*: (.*)", info, re.MULTILINE)
+    text = model[1] if model else platform.processor()
+    for feature in reversed(FEATURES):
+        if re.search(rf"\b{feature}\b", info):
+            return f"{text} with {feature}"
+    return text
+
+
+def print_facts(facts: Mapping[str, Any]) -> None:
+    """Prints what :func:`machine` found, a line each, and an empty line."""
+    for key, value in facts.items():
+        print(f"{key}: {value}")
+    print()
+
+
+def table_row(cells: Sequence[str]) -> str:
+    """A line of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def table_head(columns: Sequence[str], texts: int = 1) -> str:
+    """The two lines above a Markdown table; all columns but the first ``texts`` hold figures."""
+    rule = "---|" * texts + "---:|" * (len(columns) - texts)
+    return f"{table_row(columns)}\n|{rule}"
 
 
 def find_tables(text: str) -> list[Table]:
@@ -69,10 +96,10 @@ def select(table: Table, columns: Sequence[str]) -> Table:
         ValueError: it has no column of this name.
     """
     places = [table["columns"].index(name) for name in columns]
-    return {
-        "columns": list(columns),
-        "rows": [[row[place] for place in places] for row in table["rows"]],
-    }
+    rows = []
+    for row in table["rows"]:
+        rows.append([row[place] for place in places])
+    return {"columns": list(columns), "rows": rows}
 
 
 def write(path: Path, facts: dict[str, Any], tables: Sequence[Table]) -> None:
@@ -85,6 +112,5 @@ def write(path: Path, facts: dict[str, Any], tables: Sequence[Table]) -> None:
     for table in tables:
         rows = ",\n".join(map(text, table["rows"]))
         parts.append(f'{{"columns": {text(table["columns"])}, "rows": [\n{rows}\n]}}')
-    path.write_text(
-        f'{{"machine": {text(facts)},\n"tables": [{", ".join(parts)}]}}\n', encoding="utf-8"
-    )
+    whole = f'{{"machine": {text(facts)},\n"tables": [{", ".join(parts)}]}}\n'
+    path.write_text(whole, encoding="utf-8")

@@ -26,13 +26,16 @@ from benchmarks.results import FOLDER, Table, find_tables, machine, select, writ
 def chosen(printed: Sequence[Table], kept: Sequence[Table]) -> list[Table]:
     """Selects the printed tables and columns that were kept before."""
     found = []
-    for columns in (table["columns"] for table in kept):
-        table = next((table for table in printed if set(columns) <= set(table["columns"])), None)
-        if table is None:
+    for before in kept:
+        columns = before["columns"]
+        for table in printed:
+            if set(columns) <= set(table["columns"]):
+                found.append(select(table, columns))
+                break
+        else:
             raise SystemExit(
                 f"No table that was printed has all of these columns: {', '.join(columns)}."
             )
-        found.append(select(table, columns))
     return found
 
 
@@ -50,23 +53,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     facts = machine("python", asked.command)
     lines = []
-    with subprocess.Popen(
-        [sys.executable, *asked.command], stdout=subprocess.PIPE, text=True
-    ) as process:
+    command = [sys.executable, *asked.command]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout or ():
             print(line, end="", flush=True)
             lines.append(line)
-    printed = find_tables("".join(lines))
-    if not printed:
+    tables = find_tables("".join(lines))
+    if not tables:
         raise SystemExit(
             f"{facts['command']} printed no table; its exit status is {process.returncode}."
         )
     path = asked.folder / f"{asked.name}.json"
-    write(
-        path,
-        facts,
-        chosen(printed, json.loads(path.read_text())["tables"]) if path.exists() else printed,
-    )
+    if path.exists():
+        kept = json.loads(path.read_text())
+        tables = chosen(tables, kept["tables"])
+    write(path, facts, tables)
     return process.returncode
 
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.models import benchmark, names
-from benchmarks.results import machine
+from benchmarks.results import machine, print_facts
 from benchmarks.step_time import options, results, suite, tables
 from benchmarks.step_time.modes import COMPARED, WAYS, modes
 
@@ -81,9 +81,9 @@ def measure(asked: argparse.Namespace) -> results.Results:
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = new_parser().parse_args(arguments)
     found = results.read(asked.read) if asked.read else measure(asked)
-    print(*(f"{key}: {value}" for key, value in found.facts.items()), "", sep="\n")
+    print_facts(found.facts)
     print(tables.table(found.rows, found.modes))
-    return 1 if any(row.error for row in found.rows) else 0
+    return int(any(row.error for row in found.rows))
 
 
 if __name__ == "__main__":

@@ -22,20 +22,20 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.models import GROUPS, names
-from benchmarks.results import machine
+from benchmarks.models import names, wide
+from benchmarks.results import machine, print_facts, table_head, table_row
 from benchmarks.step_time import options, profile, results
 from benchmarks.step_time.modes import WAYS, environment, modes
-from benchmarks.step_time.suite import Row, Settings
+from benchmarks.step_time.suite import Row, Settings, answer_of, print_answer
 from benchmarks.step_time.tables import (
     REFERENCE,
     SUBJECT,
@@ -45,7 +45,7 @@ from benchmarks.step_time.tables import (
     standard_error,
 )
 
-MARK = "saved:"
+_NS = 1e6  # in a millisecond
 PRECISION = "bfloat16"
 CLASSES = ("products", "casts", "other ops")
 OFF = 0.15  #: a forecast that is further from the clock than this is looked into
@@ -65,6 +65,11 @@ class Saved:
     def total(self) -> float:
         return self.products + self.others - self.casts
 
+    def __add__(self, other: Saved) -> Saved:
+        return Saved(
+            self.products + other.products, self.others + other.others, self.casts + other.casts
+        )
+
 
 def saved_ms(report: Any) -> Saved:
     """The time that the cost model expects a step to save, over all graphs of a report.
@@ -74,40 +79,38 @@ def saved_ms(report: Any) -> Saved:
     """
     from amp_tf.reporting.figures import GraphFigures, elements_of, times_before_and_now
 
-    saved: dict[tuple[int, int], tuple[float, float, float]] = {}
+    saved: dict[tuple[int, int], Saved] = {}
     for graph in report.graphs:
         if graph.basis is None or graph.is_revisit:
             continue
         found = GraphFigures(graph)
         before, now = times_before_and_now(found.basis, found.figures, found.is_f16)
+        gained = (before - now) / _NS
         is_product = found.figures.is_product
         casts = 0.0
         for cast in found.basis.casts:
-            times = found.basis.resolution.costs.of_casts(
-                elements_of(found.basis, cast.node, cast.port) or 0
-            )
+            elements = elements_of(found.basis, cast.node, cast.port) or 0
+            times = found.basis.resolution.costs.of_casts(elements)
             casts += times[cast.to_f16] * float(found.figures.runs[cast.node])
-        parts = (
-            float((before - now)[is_product].sum()),
-            float((before - now)[~is_product].sum()),
-            casts,
-        )
-        saved[found.view.node_count, int(found.is_f16.sum())] = parts
-    products, others, casts = (
-        (sum(parts) / 1e6 for parts in zip(*saved.values(), strict=True)) if saved else (0.0,) * 3
-    )
-    return Saved(products, others, casts)
+        products = float(gained[is_product].sum())
+        others = float(gained[~is_product].sum())
+        key = (found.view.node_count, int(found.is_f16.sum()))
+        saved[key] = Saved(products, others, casts / _NS)
+    total = Saved(0.0, 0.0, 0.0)
+    for one in saved.values():
+        total += one
+    return total
 
 
-def worker(job: dict[str, Any]) -> None:
-    """Runs two steps of one model and prints what the cost model expects to be saved."""
+def work(job: dict[str, Any]) -> Saved:
+    """Runs two steps of one model; returns what the cost model expects to be saved."""
     from benchmarks.step_time.worker import new_runner, set_up
 
-    set_up(modes(job["precision"])[job["mode"]])
+    set_up(modes(PRECISION)[SUBJECT])
     from amp_tf.reporting import reports
 
     new_runner(job, WAYS[job["way"]]).steps(2)
-    print(MARK + json.dumps(dataclasses.asdict(saved_ms(reports.of_process()))), flush=True)
+    return saved_ms(reports.of_process())
 
 
 def expect(model: str, way: str) -> Saved:
@@ -120,21 +123,15 @@ def expect(model: str, way: str) -> Saved:
         "model": model,
         "way": way,
         "mode": SUBJECT,
-        "precision": "bfloat16",
+        "precision": PRECISION,
         "size": "small",
         "batch": None,
     }
-    command = [sys.executable, "-m", "benchmarks.step_time.forecast", "--worker", json.dumps(job)]
-    mode = modes("bfloat16")[SUBJECT]
-    with (
-        tempfile.TemporaryDirectory() as folder
-    ):  # what a report is asked for keeps what the figures are found from
-        env = {**environment(mode), "AMP_TF_REPORT": f"{folder}/report.json"}
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
-    if not lines:
-        raise RuntimeError(done.stderr[-1500:])
-    return Saved(**json.loads(lines[0][len(MARK) :]))
+    env = environment(modes(PRECISION)[SUBJECT])
+    with tempfile.TemporaryDirectory() as folder:
+        # A rewrite keeps the basis of the figures where a report is asked for.
+        env["AMP_TF_REPORT"] = f"{folder}/report.json"
+        return Saved(**answer_of("benchmarks.step_time.forecast", job, env))
 
 
 def gain(float32_ms: float, saved: float) -> float:
@@ -188,8 +185,12 @@ def measure(model: str, way: str, settings: Settings) -> Found:
     """
     known = modes(PRECISION)
     profiles = profile.measure(model, way, None, [known[REFERENCE], known[SUBJECT]], settings)
-    op_ms = {mode: _by_class(found.ops) for mode, found in profiles.items()}
-    return compare(model, way, {mode: found.row for mode, found in profiles.items()}, op_ms)
+    rows = {}
+    op_ms = {}
+    for mode, found in profiles.items():
+        rows[mode] = found.row
+        op_ms[mode] = _by_class(found.ops)
+    return compare(model, way, rows, op_ms)
 
 
 def compare(
@@ -204,15 +205,10 @@ def compare(
     """
     ours = rows[SUBJECT]
     reference = rows[REFERENCE]
-    return Found(
-        model,
-        way,
-        expect(model, way),
-        {mode: statistics.median(rows[mode].ms) for mode in (REFERENCE, SUBJECT)},
-        geometric_mean(speedups(ours, reference)),
-        standard_error(ours, reference),
-        op_ms,
-    )
+    step_ms = {REFERENCE: statistics.median(reference.ms), SUBJECT: statistics.median(ours.ms)}
+    measured = geometric_mean(speedups(ours, reference))
+    error = standard_error(ours, reference)
+    return Found(model, way, expect(model, way), step_ms, measured, error, op_ms)
 
 
 def _by_class(ops: Mapping[str, profile.Figure]) -> dict[str, float]:
@@ -220,9 +216,8 @@ def _by_class(ops: Mapping[str, profile.Figure]) -> dict[str, float]:
 
     found = dict.fromkeys(CLASSES, 0.0)
     for kernel, figure in ops.items():
-        op = kernel.replace("_MklNative", "_").replace(
-            "_Mkl", "_"
-        )  # TensorFlow's names of oneDNN's kernels
+        # oneDNN's kernels have names of their own.
+        op = kernel.replace("_MklNative", "_").replace("_Mkl", "_")
         if {op, op.removeprefix("_")} & op_table.PRODUCTS:
             found["products"] += figure.ms
         elif op in op_table.CASTS:
@@ -235,23 +230,19 @@ def _by_class(ops: Mapping[str, profile.Figure]) -> dict[str, float]:
 def table(rows: Sequence[Found]) -> str:
     """One line for each model and way, and the number of forecasts that are off by over 15 %."""
     head = ["model", "way", "half", "forecast", "measured", "measured / forecast"]
-    head += [f"op ms: {kind}" for kind in CLASSES]
-    lines = ["| " + " | ".join([*head, "of the limit"]) + " |", "|---|---|---|" + "---:|" * 7]
+    for kind in CLASSES:
+        head.append(f"op ms: {kind}")
+    head.append("of the limit")
+    lines = [table_head(head, texts=3)]
     off = 0
     noisy = []
     for row in rows:
-        half = next((half for half in ("choosing", "judging") if row.model in GROUPS[half]), "–")
+        half = wide.half(row.model) if row.model in wide.MODELS else "–"
         cells = [row.model, row.way, half, f"{row.forecast:.2f}"]
         cells += [f"{row.gain:.2f} ± {row.gain * row.error:.2f}", f"{row.gain / row.forecast:.2f}"]
-        for kind in CLASSES:
-            if row.op_ms:
-                before = row.op_ms[REFERENCE][kind]
-                cells.append(f"{before:.1f} → {row.op_ms[SUBJECT][kind]:.1f}")
-            else:
-                cells.append("–")
-        cells.append(f"{row.of_the_limit:.2f}" if row.op_ms else "–")
-        lines.append("| " + " | ".join(cells) + " |")
-        off += abs(row.gain / row.forecast - 1) > OFF
+        lines.append(table_row([*cells, *_op_cells(row)]))
+        if abs(row.gain / row.forecast - 1) > OFF:
+            off += 1
         if row.error > 0.03:
             noisy.append(f"{row.model} {row.way}")
     lines += ["", f"forecasts off by more than {OFF:.0%}: {off} of {len(rows)}"]
@@ -259,12 +250,26 @@ def table(rows: Sequence[Found]) -> str:
     return "\n".join(lines)
 
 
+def _op_cells(row: Found) -> list[str]:
+    """The op times in each class before and now, and the share of the limit."""
+    if not row.op_ms:
+        return ["–"] * (len(CLASSES) + 1)
+    cells = []
+    for kind in CLASSES:
+        before = row.op_ms[REFERENCE][kind]
+        now = row.op_ms[SUBJECT][kind]
+        cells.append(f"{before:.1f} → {now:.1f}")
+    return [*cells, f"{row.of_the_limit:.2f}"]
+
+
 def read(path: Path) -> tuple[dict[str, Any], list[Found]]:
     """Reads the facts of the machine and the rows of a file of ``--json``."""
     written = json.loads(path.read_text())
-    return written["machine"], [
-        Found(**{**row, "saved": Saved(**row["saved"])}) for row in written["rows"]
-    ]
+    found = []
+    for row in written["rows"]:
+        row["saved"] = Saved(**row["saved"])
+        found.append(Found(**row))
+    return written["machine"], found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -286,13 +291,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--read", type=Path, metavar="JSON", help="show these figures, measure nothing"
     )
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--work", type=json.loads, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
-    if asked.worker:
-        worker(json.loads(asked.worker))
+    if asked.work:
+        print_answer(work(asked.work))
         return 0
-    facts, rows = read(asked.read) if asked.read else _measure_all(asked)
-    print(*(f"{key}: {value}" for key, value in facts.items()), "", table(rows), sep="\n")
+    if asked.read:
+        facts, rows = read(asked.read)
+    else:
+        facts, rows = _measure_all(asked)
+    print_facts(facts)
+    print(table(rows))
     return 0
 
 
@@ -302,17 +311,22 @@ def _measure_all(asked: argparse.Namespace) -> tuple[dict[str, Any], list[Found]
     if asked.json and asked.json.exists():
         facts, rows = read(asked.json)
     settings = Settings(asked.size, PRECISION, asked.turns, asked.seconds, error=asked.error)
-    measured = by_key(results.read(asked.measured).rows) if asked.measured else {}
-    ways = options.names_in(asked.ways)
-    jobs = [key[:2] for key in measured] or [
-        (model, way) for model in names(asked.models) for way in ways
-    ]
+    # The rounds of each job, where they are not to be measured anew.
+    jobs: dict[tuple[str, str], Mapping[str, Row]] = {}
+    if asked.measured:
+        for (model, way, _), by_mode in by_key(results.read(asked.measured).rows).items():
+            jobs.setdefault((model, way), by_mode)
+    else:
+        for job in itertools.product(names(asked.models), options.names_in(asked.ways)):
+            jobs[job] = {}
     known = {(row.model, row.way) for row in rows}
-    for model, way in jobs:
+    for (model, way), rounds in jobs.items():
         if (model, way) in known:
             continue
-        found = [by_mode for key, by_mode in measured.items() if key[:2] == (model, way)]
-        rows.append(compare(model, way, found[0], {}) if found else measure(model, way, settings))
+        if rounds:
+            rows.append(compare(model, way, rounds, {}))
+        else:
+            rows.append(measure(model, way, settings))
         print(f"{model}, {way}: done", file=sys.stderr, flush=True)
         if asked.json:
             written = {"machine": facts, "rows": [dataclasses.asdict(row) for row in rows]}

@@ -10,12 +10,8 @@ from pathlib import Path
 from benchmarks.step_time import zentf
 
 _SWITCH = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}
-COMPARED = (
-    "float32",
-    "policy",
-    "tf_pass",
-    "amp_tf",
-)  #: what is measured where nothing else is asked for
+#: The modes that are measured where nothing else is asked for.
+COMPARED = ("float32", "policy", "tf_pass", "amp_tf")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +49,9 @@ class Mode:
 
     def reaches(self, way: Way) -> bool:
         """Returns True if it changes anything in one way to run a model."""
-        return (self.reaches_xla or not way.jit) and (self.reaches_training or not way.trains)
+        if way.jit and not self.reaches_xla:
+            return False
+        return self.reaches_training or not way.trains
 
 
 class _Modes(dict[str, "Mode"]):
@@ -65,9 +63,8 @@ class _Modes(dict[str, "Mode"]):
         mode, separator, path = name.partition("@")
         if not separator or not self[mode].is_ours:
             raise KeyError(name)
-        return dataclasses.replace(
-            self[mode], name=name, title=f"{self[mode].title} of {path}", checkout=Path(path)
-        )
+        title = f"{self[mode].title} of {path}"
+        return dataclasses.replace(self[mode], name=name, title=title, checkout=Path(path))
 
 
 def modes(precision: str) -> dict[str, Mode]:
@@ -78,11 +75,9 @@ def modes(precision: str) -> dict[str, Mode]:
     forced = {**_SWITCH, "AMP_TF_PRECISION": precision}
     in_float16 = {**_SWITCH, "AMP_TF_PRECISION": "float16"}
     in_bfloat16 = {**_SWITCH, "AMP_TF_PRECISION": "bfloat16"}
-    option = (
-        "auto_mixed_precision_onednn_bfloat16"
-        if precision == "bfloat16"
-        else "auto_mixed_precision"
-    )
+    option = "auto_mixed_precision"
+    if precision == "bfloat16":
+        option = "auto_mixed_precision_onednn_bfloat16"
     rows = (
         Mode("float32", "float32"),
         Mode("policy", f"Keras mixed_{precision}", policy=f"mixed_{precision}"),
@@ -122,26 +117,22 @@ class Way:
     through_keras: bool = True
 
 
-WAYS = {
-    row.name: row
-    for row in (
-        Way("fit", trains=True),
-        Way("predict", trains=False),
-        Way("loop", trains=True, through_keras=False),
-        Way("fit_jit", trains=True, jit=True),
-        Way("predict_jit", trains=False, jit=True),
-    )
-}
+_WAYS = (
+    Way("fit", trains=True),
+    Way("predict", trains=False),
+    Way("loop", trains=True, through_keras=False),
+    Way("fit_jit", trains=True, jit=True),
+    Way("predict_jit", trains=False, jit=True),
+)
+WAYS = {way.name: way for way in _WAYS}
 
 
 def environment(mode: Mode) -> dict[str, str]:
     """This process' environment with the variables of one mode and of no other."""
-    foreign = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_AUTO_MIXED_PRECISION", "AMP_TF_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    # A user's own variables, such as AMP_TF_PRECISION, are for the amp_tf mode alone.
-    own = (
-        {name: value for name, value in os.environ.items() if name.startswith(foreign)}
-        if mode.is_ours
-        else {}
-    )
-    return {"TF_CPP_MIN_LOG_LEVEL": "3", **kept, **own, **mode.variables}
+    of_precision = ("TF_ENABLE_AUTO_MIXED_PRECISION", "TF_AUTO_MIXED_PRECISION", "AMP_TF_")
+    found = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    for name, value in os.environ.items():
+        # A user's own variables, such as AMP_TF_PRECISION, are for the amp_tf mode alone.
+        if mode.is_ours or not name.startswith(of_precision):
+            found[name] = value
+    return found | mode.variables

@@ -18,9 +18,10 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from benchmarks.models import names
+from benchmarks.results import table_head, table_row
 from benchmarks.step_time import options
 from benchmarks.step_time.modes import COMPARED, WAYS, Mode, modes
-from benchmarks.step_time.suite import Row, Settings, Worker
+from benchmarks.step_time.suite import Row, Settings, Worker, take_turns
 from benchmarks.step_time.tables import standard_error
 
 
@@ -56,41 +57,38 @@ def measure(
     Raises:
         RuntimeError: a process failed; the message is the end of what it wrote.
     """
-    times: dict[str, list[float]] = {}
-    turns: dict[str, list[dict[str, tuple[float, float]]]] = {}
-    rows: list[Row] = []
+    rows = {mode.name: Row(model, way, mode.name) for mode in chosen}
+    profiled: dict[str, list[dict[str, tuple[float, float]]]] = {name: [] for name in rows}
     with contextlib.ExitStack() as stack:
         workers = {}
         for mode in chosen:
             workers[mode.name] = worker = Worker(model, mode, batch, settings)
             stack.callback(worker.close)
             worker.ask(do="prepare", way=way)
-            times[mode.name] = []
-            turns[mode.name] = []
         order = list(workers)
         # Profiled first, because kernels that prove short without the profiler escape it then.
         for _ in range(settings.rounds):
-            for name in order:
-                turns[name].append(workers[name].ask(do="profile", seconds=settings.seconds))
-            order.append(order.pop(0))
-        for number in range(MOST_ROUNDS * settings.rounds):
-            for name in order:
-                times[name].append(workers[name].ask(do="round", seconds=settings.seconds)["ms"])
-            # Each mode begins a round in turn: a later place is worth up to 6 %.
-            order.append(order.pop(0))
-            rows = [Row(model, way, name, ms=tuple(ms)) for name, ms in times.items()]
-            errors = [standard_error(row, rows[0]) for row in rows[1:]]
-            if number + 1 >= settings.rounds and max(errors, default=0.0) <= settings.error:
+            for name, ops in take_turns(order, workers, "profile", settings.seconds):
+                profiled[name].append(ops)
+        for number in range(1, MOST_ROUNDS * settings.rounds + 1):
+            for name, answer in take_turns(order, workers, "round", settings.seconds):
+                row = rows[name]
+                rows[name] = dataclasses.replace(row, ms=(*row.ms, answer["ms"]))
+            reference, *others = rows.values()
+            error = max([standard_error(row, reference) for row in others], default=0.0)
+            if number >= settings.rounds and error <= settings.error:
                 break
-    return {row.mode: Profile(row, _medians(turns[row.mode])) for row in rows}
+    return {name: Profile(row, _medians(profiled[name])) for name, row in rows.items()}
 
 
 def _medians(turns: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, Figure]:
     """The median figure of each op over the turns; an op that did not run took no time."""
     found = {}
     for op in sorted(set().union(*turns)):
-        ms, counts = zip(*(turn.get(op, (0, 0)) for turn in turns), strict=True)
-        found[op] = Figure(statistics.median(ms), statistics.median(counts))
+        figures = [turn.get(op, (0.0, 0.0)) for turn in turns]
+        ms = statistics.median(ms for ms, _ in figures)
+        count = statistics.median(count for _, count in figures)
+        found[op] = Figure(ms, count)
     return found
 
 
@@ -100,22 +98,22 @@ def table(profiles: Mapping[str, Profile], rows: int) -> str:
     for profile in profiles.values():
         for op, figure in profile.ops.items():
             most[op] = max(most.get(op, 0.0), figure.ms)
-    lines = [_row("op", [f"{mode} ms (kernels)" for mode in profiles])]
-    lines.append("|---|" + "---:|" * len(profiles))
+    columns = ["op"]
+    kernels = ["all"]
+    steps = ["step, by the clock"]
+    for mode, profile in profiles.items():
+        columns.append(f"{mode} ms (kernels)")
+        kernels.append(f"{profile.kernels_ms:.2f}")
+        steps.append(f"{statistics.median(profile.row.ms):.2f}")
+    lines = [table_head(columns)]
     for op in sorted(most, key=lambda op: -most[op])[:rows]:
-        cells = []
+        cells = [op]
         for profile in profiles.values():
             figure = profile.ops.get(op)
             cells.append(f"{figure.ms:.2f} ({figure.count:.0f})" if figure else "–")
-        lines.append(_row(op, cells))
-    lines.append(_row("all", [f"{profile.kernels_ms:.2f}" for profile in profiles.values()]))
-    steps = [f"{statistics.median(profile.row.ms):.2f}" for profile in profiles.values()]
-    lines.append(_row("step, by the clock", steps))
+        lines.append(table_row(cells))
+    lines += [table_row(kernels), table_row(steps)]
     return "\n".join(lines)
-
-
-def _row(head: str, cells: Sequence[str]) -> str:
-    return f"| {' | '.join([head, *cells])} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -130,9 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [available[name] for name in options.names_in(asked.modes)]
     for model in names(asked.models):
         profiles = measure(model, asked.way, asked.batch, chosen, settings)
-        print(
-            f"**{model}, {asked.way}**", "", table(profiles, asked.rows), "", sep="\n", flush=True
-        )
+        print(f"**{model}, {asked.way}**\n\n{table(profiles, asked.rows)}\n", flush=True)
     return 0
 
 

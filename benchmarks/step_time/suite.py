@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import signal
 import subprocess
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from benchmarks.step_time.modes import Mode, Way, environment
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +134,29 @@ class Process:
         self._errors.close()
 
 
+def answer_of(module: str, job: dict[str, Any], env: dict[str, str] | None = None) -> Any:
+    """Runs ``python -m MODULE --work JOB`` and returns what its last line says, as JSON.
+
+    Args:
+        module: a command of the benchmarks.
+        job: what it is to do.
+        env: its environment; this process' by default.
+
+    Raises:
+        RuntimeError: it failed; the message is the end of what it wrote to stderr.
+    """
+    command = [sys.executable, "-m", module, "--work", json.dumps(job)]
+    ended = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise RuntimeError(f"{module}, {job}: {ended.stderr[-2000:]}")
+    return json.loads(ended.stdout.strip().splitlines()[-1])
+
+
+def print_answer(found: Any) -> None:
+    """Prints what :func:`answer_of` is to return: a frozen value, as JSON on a line of its own."""
+    print("\n" + json.dumps(dataclasses.asdict(found)), flush=True)
+
+
 class Worker(Process):
     """The process of one model of the suite."""
 
@@ -153,51 +181,59 @@ def measure(
     """
     rows = []
     workers: dict[str, Worker] = {}
-    packages: dict[str, str] = {}
 
     def prepared(mode: Mode, way: Way) -> Row:
         try:
             if mode.name not in workers:
                 workers[mode.name] = Worker(model, mode, batch, settings)
-                # Its imports are over before the first step is timed.
-                packages[mode.name] = _package_at_work(
-                    mode, workers[mode.name].ask(do="versions")["amp_tf"]
-                )
-            row = dataclasses.replace(
-                _prepared(workers[mode.name], model, way, mode), amp_tf=packages[mode.name]
-            )
+            worker = workers[mode.name]
+            # Its imports are over before the first step is timed.
+            folder = _package_at_work(mode, worker.ask(do="package")["amp_tf"])
+            answer = worker.ask(do="prepare", way=way.name)
         except RuntimeError as error:
             if mode.name in workers:
                 workers.pop(mode.name).close()
             return Row(model, way.name, mode.name, error=str(error))
-        return row if settings.prepared_at_once == 1 else dataclasses.replace(row, first_step_s=0.0)
+        answer["losses"] = tuple(answer["losses"])
+        if settings.prepared_at_once > 1:
+            answer["first_step_s"] = 0.0
+        return Row(model, way.name, mode.name, amp_tf=folder, **answer)
 
     try:
         for way in ways:
             reached = [mode for mode in modes if mode.reaches(way)]
             with ThreadPoolExecutor(settings.prepared_at_once) as pool:
-                prepared_rows = list(pool.map(lambda mode, way=way: prepared(mode, way), reached))
-            ready = {row.mode: row for row in prepared_rows if not row.error}
-            rows += [row for row in prepared_rows if row.error]
+                prepare = functools.partial(prepared, way=way)
+                prepared_rows = list(pool.map(prepare, reached))
+            ready = [row.mode for row in prepared_rows if not row.error]
             times: dict[str, list[float]] = {name: [] for name in ready}
-            turns = list(ready)
             for _ in range(settings.rounds):
-                for name in turns:
-                    answer = workers[name].ask(do="round", seconds=settings.seconds)
+                for name, answer in take_turns(ready, workers, "round", settings.seconds):
                     times[name].append(answer["ms"])
-                # Each begins in turn: a later place in a round is worth up to 6 % here.
-                turns.append(turns.pop(0))
-            rows += [dataclasses.replace(row, ms=tuple(times[name])) for name, row in ready.items()]
+            for row in prepared_rows:
+                ms = tuple(times.get(row.mode, ()))
+                rows.append(dataclasses.replace(row, ms=ms))
     finally:
         for worker in workers.values():
             worker.close()
     return rows
 
 
-def _prepared(worker: Worker, model: str, way: Way, mode: Mode) -> Row:
-    answer = worker.ask(do="prepare", way=way.name)
-    answer["losses"] = tuple(answer["losses"])
-    return Row(model, way.name, mode.name, **answer)
+def take_turns(
+    order: list[str], workers: Mapping[str, Process], what: str, seconds: float
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Asks each process of a round in its turn; another one begins the next round.
+
+    A later place in a round is worth up to 6 % here.
+
+    Args:
+        order: the names of the processes, which are rotated.
+        workers: the processes by name.
+        what, seconds: the command.
+    """
+    for name in order:
+        yield name, workers[name].ask(do=what, seconds=seconds)
+    order.append(order.pop(0))
 
 
 def _package_at_work(mode: Mode, folder: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.models import GROUPS, benchmark
 from benchmarks.models.wide import HALVES
+from benchmarks.results import table_head, table_row
 from benchmarks.step_time.modes import Mode
 from benchmarks.step_time.modes import modes as all_modes
 from benchmarks.step_time.suite import Row
@@ -58,16 +59,19 @@ def spread(row: Row, reference: Row) -> float:
 
 
 def best_other(by_mode: Mapping[str, Row]) -> Row:
-    """The fastest mode that is not amp_tf's."""
-    return min(_others(by_mode), key=lambda row: statistics.median(row.ms))
+    """The fastest mode in which amp_tf is not at work, neither whole nor in part."""
+    known = all_modes("bfloat16")
+    others = [row for mode, row in by_mode.items() if not known[mode].is_ours]
+    return min(others, key=lambda row: statistics.median(row.ms))
 
 
 def loss_difference(row: Row, reference: Row) -> float | None:
     """The largest relative difference of the losses of the first steps; ``None`` for inference."""
-    pairs = list(zip(row.losses, reference.losses, strict=True))
-    return max(
-        (abs(ours - theirs) / max(abs(theirs), 1e-9) for ours, theirs in pairs), default=None
-    )
+    largest = None
+    for ours, theirs in zip(row.losses, reference.losses, strict=True):
+        difference = abs(ours - theirs) / max(abs(theirs), 1e-9)
+        largest = max(largest or 0.0, difference)
+    return largest
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -82,65 +86,64 @@ def table(rows: Sequence[Row], modes: Sequence[Mode]) -> str:
     nodes converted and casts, and losses, and how it compares with the fastest of the others.
     """
     others = [mode for mode in modes if mode.name != REFERENCE]
-    extra = [
-        "first step ×",
-        "peak memory ×",
-        "nodes / casts",
-        "loss differs by",
-        "over the best other",
-    ]
-    head = ["model", "way", "batch", "float32 ms", *(f"× {mode.title}" for mode in others)]
-    head += [f"{SUBJECT} {title}" for title in extra]
-    lines = ["| " + " | ".join(head) + " |", "|---|---|" + "---:|" * (len(head) - 3) + "---|"]
+    head = ["model", "way", "batch", "float32 ms"]
+    for mode in others:
+        head.append(f"× {mode.title}")
+    for title in ("first step ×", "peak memory ×", "nodes / casts", "loss differs by"):
+        head.append(f"{SUBJECT} {title}")
+    head.append(f"{SUBJECT} over the best other")
+    lines = [table_head(head, texts=2)]
     found = by_key(rows)
     for (model, way, batch), by_mode in found.items():
         reference = by_mode[REFERENCE]
         cells = [benchmark(model).title, way, str(batch), f"{statistics.median(reference.ms):.2f}"]
-        cells += [
-            ratio_cell(by_mode[mode.name], reference) if mode.name in by_mode else "–"
-            for mode in others
-        ]
-        lines.append("| " + " | ".join([*cells, *_subject_cells(by_mode)]) + " |")
+        for mode in others:
+            cells.append(ratio_cell(by_mode.get(mode.name), reference))
+        cells += _subject_cells(by_mode)
+        lines.append(table_row(cells))
     lines += ["", *_means(found, others)]
-    others_amp_tf = dict.fromkeys((row.mode, row.amp_tf) for row in rows if row.amp_tf)
-    lines += [f"{mode}: the package in {folder}" for mode, folder in others_amp_tf]
-    lines += [
-        f"{row.model} {row.way} {row.mode}: {row.error.splitlines()[-1]}"
-        for row in rows
-        if row.error
-    ]
+    # The packages that were at work, and the errors.
+    for mode, folder in dict.fromkeys((row.mode, row.amp_tf) for row in rows if row.amp_tf):
+        lines.append(f"{mode}: the package in {folder}")
+    for row in rows:
+        if row.error:
+            lines.append(f"{row.model} {row.way} {row.mode}: {row.error.splitlines()[-1]}")
     return "\n".join(lines)
 
 
-def ratio_cell(row: Row, reference: Row) -> str:
+def ratio_cell(row: Row | None, reference: Row) -> str:
     """How many times faster than another mode, with the spread; a dash where nothing was timed."""
-    if not row.ms or not reference.ms:
+    if row is None or not row.ms or not reference.ms:
         return "–"
     return f"{median_ratio(row, reference):.2f} ± {spread(row, reference):.2f}"
 
 
 def _means(found: Mapping[Key, Mapping[str, Row]], others: Sequence[Mode]) -> list[str]:
     """A table of geometric means: over all rows, and over each half of the wide suite."""
-    rows = []
+    lines = [table_head(["mean of", "rows", "geometric mean", "lowest", "highest"])]
     for mode in others:
-        beside = [by for by in found.values() if mode.name in by]
-        ratios = [median_ratio(by[mode.name], by[REFERENCE]) for by in beside]
-        rows += _mean(f"{mode.title} over float32", ratios)
-    ours = {key: by for key, by in found.items() if SUBJECT in by}
-    over_best = [median_ratio(by[SUBJECT], best_other(by)) for by in ours.values()]
-    rows += _mean(f"{SUBJECT} over the best other", over_best)
+        beside = [by_mode for by_mode in found.values() if mode.name in by_mode]
+        lines += _over_float32(f"{mode.title} over float32", beside, mode.name)
+    ours = {key: by_mode for key, by_mode in found.items() if SUBJECT in by_mode}
+    lines += _over_best(f"{SUBJECT} over the best other", list(ours.values()))
     for half in HALVES:
         for way in dict.fromkeys(way for _, way, _ in ours):
             alike = []
-            for (model, its_way, _), by in ours.items():
+            for (model, its_way, _), by_mode in ours.items():
                 if its_way == way and model in GROUPS[half]:
-                    alike.append(by)
-            over_float32 = [median_ratio(by[SUBJECT], by[REFERENCE]) for by in alike]
-            over_best = [median_ratio(by[SUBJECT], best_other(by)) for by in alike]
-            rows += _mean(f"{half} half, {way}: {SUBJECT} over float32", over_float32)
-            rows += _mean(f"{half} half, {way}: {SUBJECT} over the best other", over_best)
-    head = ["| mean of | rows | geometric mean | lowest | highest |", "|---|---:|---:|---:|---:|"]
-    return [*head, *rows]
+                    alike.append(by_mode)
+            title = f"{half} half, {way}: {SUBJECT}"
+            lines += _over_float32(f"{title} over float32", alike, SUBJECT)
+            lines += _over_best(f"{title} over the best other", alike)
+    return lines
+
+
+def _over_float32(title: str, alike: Sequence[Mapping[str, Row]], mode: str) -> list[str]:
+    return _mean(title, [median_ratio(by_mode[mode], by_mode[REFERENCE]) for by_mode in alike])
+
+
+def _over_best(title: str, alike: Sequence[Mapping[str, Row]]) -> list[str]:
+    return _mean(title, [median_ratio(by_mode[SUBJECT], best_other(by_mode)) for by_mode in alike])
 
 
 def _mean(title: str, ratios: Sequence[float]) -> list[str]:
@@ -149,26 +152,27 @@ def _mean(title: str, ratios: Sequence[float]) -> list[str]:
         return []
     cells = [title, str(len(ratios)), f"{geometric_mean(ratios):.3f}"]
     cells += [f"{min(ratios):.2f}", f"{max(ratios):.2f}"]
-    return [f"| {' | '.join(cells)} |"]
-
-
-def _others(by_mode: Mapping[str, Row]) -> list[Row]:
-    """The rows of modes in which amp_tf, whole or in part, is not at work."""
-    known = all_modes("bfloat16")
-    return [row for mode, row in by_mode.items() if not known[mode].is_ours]
+    return [table_row(cells)]
 
 
 def _subject_cells(by_mode: Mapping[str, Row]) -> list[str]:
+    """amp_tf's first step, memory, nodes and casts, losses, and its ratio to the best other."""
     row = by_mode.get(SUBJECT)
-    reference = by_mode[REFERENCE]
     if row is None:
         return ["–"] * 5
+    reference = by_mode[REFERENCE]
+    first_step = "–"
+    if reference.first_step_s:
+        first_step = f"{row.first_step_s / reference.first_step_s:.2f}"
+    loss = "–"
     difference = loss_difference(row, reference)
+    if difference is not None:
+        loss = f"{difference:.1e}"
     best = best_other(by_mode)
     return [
-        f"{row.first_step_s / reference.first_step_s:.2f}" if reference.first_step_s else "–",
+        first_step,
         f"{row.peak_mib / reference.peak_mib:.2f}",
         f"{row.converted} / {row.casts}",
-        "–" if difference is None else f"{difference:.1e}",
+        loss,
         f"{ratio_cell(row, best)} ({best.mode})",
     ]

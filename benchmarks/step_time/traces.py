@@ -57,21 +57,24 @@ def shares(events: Sequence[Event]) -> list[float]:
     So the figures of events that run side by side, each slowed by the others, add up to the time in
     which any ran.
     """
-    spans = [(event.start_ps, event.start_ps + round(event.ms * _PS)) for event in events]
-    lasting = [(number, start, end) for number, (start, end) in enumerate(spans) if start < end]
-    moments = [(start, True, number) for number, start, _ in lasting] + [
-        (end, False, number) for number, _, end in lasting
-    ]
+    moments = []
+    for number, event in enumerate(events):
+        lasts_ps = round(event.ms * _PS)
+        if lasts_ps > 0:
+            moments.append((event.start_ps, True, number))
+            moments.append((event.start_ps + lasts_ps, False, number))
+    moments.sort()  # by which what ends at a moment comes before what starts then
     own = [0.0] * len(events)
     active: set[int] = set()
     now = 0
-    for moment, starts, number in sorted(
-        moments
-    ):  # what ends at a moment comes before what starts then
+    for moment, starts, number in moments:
         for running in active:
             own[running] += (moment - now) / _PS / len(active)
         now = moment
-        (active.add if starts else active.discard)(number)
+        if starts:
+            active.add(number)
+        else:
+            active.discard(number)
     return own
 
 
@@ -80,16 +83,23 @@ def _events(folder: Path) -> Iterator[Event]:
 
     for path in folder.rglob("*.xplane.pb"):
         for plane in xplane_pb2.XSpace.FromString(path.read_bytes()).planes:
-            titles = {key: metadata.name for key, metadata in plane.event_metadata.items()}
-            details = {key: metadata.name for key, metadata in plane.stat_metadata.items()}
             for line in plane.lines:
                 for event in line.events:
+                    title = plane.event_metadata[event.metadata_id].name
                     start = line.timestamp_ns * 1000 + event.offset_ps
-                    stats = dict(_detail(stat, details) for stat in event.stats)
-                    yield Event(titles[event.metadata_id], start, event.duration_ps / _PS, stats)
+                    details = _details(event.stats, plane.stat_metadata)
+                    yield Event(title, start, event.duration_ps / _PS, details)
 
 
-def _detail(stat: Any, names: dict[int, str]) -> tuple[str, Any]:
-    kind = stat.WhichOneof("value")
-    value = getattr(stat, kind) if kind else None
-    return names[stat.metadata_id], names[value] if kind == "ref_value" else value
+def _details(stats: Iterable[Any], metadata: Any) -> dict[str, Any]:
+    """The details of an event by name; a reference is to the name of another detail."""
+    found = {}
+    for stat in stats:
+        kind = stat.WhichOneof("value")
+        value = None
+        if kind == "ref_value":
+            value = metadata[stat.ref_value].name
+        elif kind:
+            value = getattr(stat, kind)
+        found[metadata[stat.metadata_id].name] = value
+    return found

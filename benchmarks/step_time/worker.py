@@ -83,38 +83,36 @@ class Runner:
         self._workload = benchmark(name).workload(size)
         import keras  # by now the workload has imported TensorFlow
 
-        keras.utils.set_random_seed(
-            0
-        )  # of tf_keras, too; its own function changes what later seeds do
+        # The seeds of tf_keras, too: its own function changes what later seeds do.
+        keras.utils.set_random_seed(0)
         self.batch = batch or self._workload.batch
         x, y = self._workload.data(4 * self.batch, 0)
         self.model = self._workload.model()
         data = tf.data.Dataset.from_tensor_slices((x, y) if way.trains else (x,)).repeat()
         self._data = data.batch(self.batch, drop_remainder=True).prefetch(2)
-        if way.through_keras:
-            settings = (
-                {"optimizer": self._workload.optimizer(), "loss": self._workload.loss}
-                if way.trains
-                else {}
-            )
-            self.model.compile(jit_compile=way.jit, **settings)
-        else:
+        if not way.through_keras:
             self._iterator = iter(self._data)
             self._step = self._custom_step()
+        elif way.trains:
+            optimizer = self._workload.optimizer()
+            loss = self._workload.loss
+            self.model.compile(optimizer=optimizer, loss=loss, jit_compile=way.jit)
+        else:
+            self.model.compile(jit_compile=way.jit)
 
     def steps(self, count: int) -> Clock:
         """Makes steps; the clock has when each ended, and in training its loss."""
         clock = Clock(self._workload.keras)
-        if self._way.through_keras and self._way.trains:
-            self.model.fit(
-                self._data, steps_per_epoch=count, verbose=0, callbacks=[clock.callback()]
-            )
-        elif self._way.through_keras:
-            self.model.predict(self._data, steps=count, verbose=0, callbacks=[clock.callback()])
-        else:
+        if not self._way.through_keras:
             for _ in range(count):
                 clock.losses.append(float(self._step(next(self._iterator))))
                 clock.ends.append(time.perf_counter())
+            return clock
+        options = {"verbose": 0, "callbacks": [clock.callback()]}
+        if self._way.trains:
+            self.model.fit(self._data, steps_per_epoch=count, **options)
+        else:
+            self.model.predict(self._data, steps=count, **options)
         return clock
 
     def _custom_step(self) -> Any:
@@ -141,9 +139,8 @@ def new_runner(options: dict[str, Any], way: Way) -> Runner:
     """A runner whose model is built in a fresh Keras session, under the policy of the mode."""
     keras = benchmark(options["model"]).workload(options["size"]).keras
     keras.backend.clear_session()
-    keras.mixed_precision.set_global_policy(
-        modes(options["precision"])[options["mode"]].policy
-    )  # was cleared as well
+    mode = modes(options["precision"])[options["mode"]]
+    keras.mixed_precision.set_global_policy(mode.policy)  # was cleared as well
     return Runner(options["model"], options["size"], options["batch"], way)
 
 
@@ -160,16 +157,14 @@ def conversions(mode: Mode) -> tuple[int, int]:
 def prepare(options: dict[str, Any], way: Way) -> tuple[Runner, dict[str, Any]]:
     """Builds a runner and makes its first steps."""
     mode = modes(options["precision"])[options["mode"]]
-    before = conversions(mode)
+    converted_before, casts_before = conversions(mode)
     runner = new_runner(options, way)
     begin = time.perf_counter()
     clock = runner.steps(FIRST_STEPS)
-    converted, casts = (
-        after - earlier for after, earlier in zip(conversions(mode), before, strict=True)
-    )
+    converted, casts = conversions(mode)
     return runner, {
-        "converted": converted,
-        "casts": casts,
+        "converted": converted - converted_before,
+        "casts": casts - casts_before,
         "batch": runner.batch,
         "first_step_s": clock.ends[0] - begin,
         "losses": clock.losses,
@@ -199,8 +194,10 @@ def profiled_round(runner: Runner, seconds: float, step_s: float) -> dict[str, t
     count = _steps_in(seconds, step_s)
     total: dict[str, float] = collections.defaultdict(float)
     kernels: dict[str, int] = collections.Counter()
-    ran = [*traces.kernels(traces.record(lambda: runner.steps(count)))]
-    for (op, _), ms in zip(ran, traces.shares([event for _, event in ran]), strict=True):
+    recorded = traces.record(lambda: runner.steps(count))
+    ran = list(traces.kernels(recorded))
+    shares = traces.shares([event for _, event in ran])
+    for (op, _), ms in zip(ran, shares, strict=True):
         total[op] += ms
         kernels[op] += 1
     return {op: (total[op] / count, kernels[op] / count) for op in total}
@@ -221,14 +218,19 @@ def set_up(mode: Mode) -> None:
         tf.config.optimizer.set_experimental_options({mode.graph_option: True})
 
 
+def _package_at_work() -> str:
+    """The folder of the amp_tf that this process has imported, if any."""
+    package = sys.modules.get("amp_tf")
+    if package is None or package.__file__ is None:
+        return ""
+    return str(Path(package.__file__).parent)
+
+
 def main() -> int:
     options = json.loads(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else prints goes to stderr
     set_up(modes(options["precision"])[options["mode"]])
-    import keras
-    import tensorflow as tf
-
     runner = None
     step_s = 1.0
     for line in sys.stdin:
@@ -241,10 +243,8 @@ def main() -> int:
             answer = timed_round(runner, command["seconds"], step_s)
         elif command["do"] == "profile" and runner is not None:
             answer = profiled_round(runner, command["seconds"], step_s)
-        else:
-            ours = sys.modules.get("amp_tf")
-            folder = str(Path(ours.__file__).parent) if ours is not None and ours.__file__ else ""
-            answer = {"tensorflow": tf.__version__, "keras": keras.__version__, "amp_tf": folder}
+        else:  # "package"
+            answer = {"amp_tf": _package_at_work()}
         print(json.dumps(answer), file=answers, flush=True)
     return 0
 

@@ -1,8 +1,9 @@
 """The wide suite: small models of many families, for a cost model that must not fit one suite
 alone.
 
-Half of them may be used to choose figures by, the others only judge (:func:`half`, by a hash of the
-name). Their data is random: they are timed, not trained.
+A model is a function of the Keras module and a symbolic tensor for each input, which gives the
+output. Half of the models may be used to choose figures by, the others only judge (:func:`half`, by
+a hash of the name). Their data is random: they are timed, not trained.
 """
 
 from __future__ import annotations

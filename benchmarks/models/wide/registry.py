@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.models.workload import Arrays, Benchmark, Workload
+from benchmarks.models.workload import Arrays, Benchmark, cross_entropy
 
 HALVES = ("choosing", "judging")
 """By the first half figures may be chosen; the second only judges them."""
@@ -21,6 +21,7 @@ class Values:
     """Random float32 numbers of a standard normal distribution; ``shape`` is without the batch."""
 
     shape: tuple[int, ...]
+    dtype = "float32"
 
     def draw(self, rng: np.random.Generator, examples: int) -> np.ndarray:
         return rng.standard_normal((examples, *self.shape), dtype=np.float32)
@@ -34,20 +35,32 @@ class Numbers:
 
     count: int
     shape: tuple[int, ...] = ()
+    dtype = "int32"
 
     def draw(self, rng: np.random.Generator, examples: int) -> np.ndarray:
         return rng.integers(0, self.count, (examples, *self.shape)).astype(np.int32)
 
 
 Figures = Values | Numbers
-Outputs = Callable[
-    ..., Any
-]  #: takes the Keras module and one symbolic tensor for each input, gives the output
+Outputs = Callable[..., Any]
+"""Takes the Keras module and one symbolic tensor for each input, gives the output."""
 
 MODELS: dict[str, Benchmark] = {}
 """All models of the wide suite, by name."""
 FAMILIES: dict[str, str] = {}
 """The family of each."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WideSize:
+    """The only figure in which the sizes of a model of the suite differ."""
+
+    batch: int
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The batch sizes of a sweep: one."""
+        return (self.batch,)
 
 
 def wide(
@@ -65,55 +78,41 @@ def wide(
         keras: the Keras that runs it, ``"keras"`` or ``"tf_keras"``.
     """
 
+    def data(figures: WideSize, examples: int, seed: int) -> tuple[Arrays, np.ndarray]:
+        rng = np.random.default_rng(seed)
+        drawn = tuple(row.draw(rng, examples) for row in inputs)
+        x = drawn if len(drawn) > 1 else drawn[0]
+        return x, target.draw(rng, examples)
+
     def enter(outputs: Outputs) -> Outputs:
+        def model(name: str, figures: WideSize) -> Any:
+            module = importlib.import_module(keras)
+            symbols = [module.Input(row.shape, dtype=row.dtype) for row in inputs]
+            return module.Model(symbols, outputs(module, *symbols), name=name)
+
         name = outputs.__name__
-
-        def build(name: str, size: str, _: Any) -> Workload:
-            return _workload(name, size, batch, inputs, target, keras, outputs)
-
-        title = name.replace("_", " ")
-        MODELS[name] = Benchmark(
-            name, title, (outputs.__doc__ or "").strip(), build, {"small": None}, is_common=False
-        )
         FAMILIES[name] = family
+        MODELS[name] = Benchmark(
+            name,
+            name.replace("_", " "),
+            model,
+            data,
+            {"small": WideSize(batch)},
+            loss=cross_entropy if isinstance(target, Numbers) else _squared_error,
+            learning_rate=1e-4,
+            framework=keras,
+            is_common=False,
+        )
         return outputs
 
     return enter
 
 
-def _workload(
-    name: str,
-    size: str,
-    batch: int,
-    inputs: Sequence[Figures],
-    target: Figures,
-    keras: str,
-    outputs: Outputs,
-) -> Workload:
-    def model() -> Any:
-        module = workload.keras
-        symbols = [
-            module.Input(row.shape, dtype="int32" if isinstance(row, Numbers) else "float32")
-            for row in inputs
-        ]
-        return module.Model(symbols, outputs(module, *symbols), name=name)
-
-    def data(examples: int, seed: int) -> tuple[Arrays, np.ndarray]:
-        rng = np.random.default_rng(seed)
-        drawn = tuple(row.draw(rng, examples) for row in inputs)
-        return drawn[0] if len(drawn) == 1 else drawn, target.draw(rng, examples)
-
-    workload = Workload(name, size, model, _loss(keras, target), data, batch, (batch,), 1e-4, keras)
-    return workload
-
-
-def _loss(keras: str, target: Figures) -> Any:
-    losses = importlib.import_module(keras).losses
-    if isinstance(target, Numbers):
-        return losses.SparseCategoricalCrossentropy(from_logits=True)
-    return losses.MeanSquaredError()
+def _squared_error(keras: Any) -> Any:
+    return keras.losses.MeanSquaredError()
 
 
 def half(name: str) -> str:
     """The half of the suite to which a hash of the name assigns a model."""
-    return HALVES[hashlib.sha256(name.encode()).digest()[0] % 2]
+    digest = hashlib.sha256(name.encode()).digest()
+    return HALVES[digest[0] % 2]

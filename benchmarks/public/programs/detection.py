@@ -28,17 +28,21 @@ def make_images(count, rng):
     boxes = []
     for n in range(count):
         for _ in range(rng.integers(1, MOST + 1)):
-            kind, w, h = rng.integers(CLASSES), *rng.uniform(9, 24, 2)
+            kind = rng.integers(CLASSES)
+            w, h = rng.uniform(9, 24, 2)
             x = rng.uniform(w / 2, SIZE - w / 2)
             y = rng.uniform(h / 2, SIZE - h / 2)
+            # In the box, from -1 to 1.
             u = (xs - x) / (w / 2)
             v = (ys - y) / (h / 2)
-            shape = (
-                u**2 + v**2 < 1,
-                np.maximum(abs(u), abs(v)) < 1,
-                (abs(v) < 1) & (abs(u) < (v + 1) / 2),
-            )[kind]
-            images[n][shape] += rng.uniform(-1.0, 1.0, 3) + rng.choice([-0.5, 0.5])
+            if kind == 0:
+                shape = u**2 + v**2 < 1
+            elif kind == 1:
+                shape = np.maximum(abs(u), abs(v)) < 1
+            else:
+                shape = (abs(v) < 1) & (abs(u) < (v + 1) / 2)
+            color = rng.uniform(-1.0, 1.0, 3)
+            images[n][shape] += color + rng.choice([-0.5, 0.5])
             boxes.append((n, kind, x, y, w, h))
     return images, np.array(boxes)
 
@@ -48,32 +52,33 @@ def make_targets(count, boxes):
     heat = np.zeros((count, GRID, GRID, CLASSES), "float32")
     points = np.zeros((count, GRID, GRID, 5), "float32")
     ys, xs = np.mgrid[:GRID, :GRID]
-    for n, kind, *box in boxes:
+    for number, kind, *box in boxes:
         x, y, w, h = np.array(box) / STRIDE
         column = int(x)
         row = int(y)
         spread = max(min(w, h) / 6, 0.4)
-        bump = np.exp(-((xs - column) ** 2 + (ys - row) ** 2) / (2 * spread**2))
-        n = int(n)
-        kind = int(kind)
-        heat[n, ..., kind] = np.maximum(heat[n, ..., kind], bump)
-        points[n, row, column] = w, h, x - column, y - row, 1
+        apart = (xs - column) ** 2 + (ys - row) ** 2
+        bump = np.exp(-apart / (2 * spread**2))
+        image = heat[int(number), ..., int(kind)]
+        np.maximum(image, bump, out=image)
+        points[int(number), row, column] = (w, h, x - column, y - row, 1)
     return {"heat": heat, "points": points}
 
 
+def convolve(x, filters, strides=1):
+    x = layers.Conv2D(filters, 3, strides=strides, padding="same", use_bias=False)(x)
+    return layers.BatchNormalization(momentum=0.9)(x)
+
+
 def residual(x, filters, strides=1):
-    kept = (
-        layers.Conv2D(filters, 1, strides=strides)(x)
-        if strides > 1 or x.shape[-1] != filters
-        else x
-    )
-    for n in range(2):
-        x = layers.Conv2D(
-            filters, 3, strides=strides if n == 0 else 1, padding="same", use_bias=False
-        )(x)
-        x = layers.BatchNormalization(momentum=0.9)(x)
-        x = layers.ReLU()(x) if n == 0 else x
-    return layers.ReLU()(layers.Add()([x, kept]))
+    kept = x
+    if strides > 1 or x.shape[-1] != filters:
+        kept = layers.Conv2D(filters, 1, strides=strides)(x)
+    x = convolve(x, filters, strides)
+    x = layers.ReLU()(x)
+    x = convolve(x, filters)
+    x = layers.Add()([x, kept])
+    return layers.ReLU()(x)
 
 
 class CenterNet(keras.Model):
@@ -82,40 +87,45 @@ class CenterNet(keras.Model):
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         heat = y["heat"]
         points = y["points"]
+        # The classes.
         p = ops.clip(y_pred["heat"], 1e-4, 1 - 1e-4)
         is_center = ops.cast(heat == 1, "float32")
         hit = is_center * (1 - p) ** 2 * ops.log(p)
-        miss = (1 - is_center) * (1 - heat) ** 4 * p**2 * ops.log(1 - p)
+        weight = (1 - is_center) * (1 - heat) ** 4
+        miss = weight * p**2 * ops.log(1 - p)
+        # Sizes and offsets, at centers alone.
         count = ops.maximum(ops.sum(points[..., 4]), 1.0)
-        apart = ops.sum(
-            points[..., 4:] * ops.abs(y_pred["points"] - points[..., :4]), axis=(0, 1, 2)
-        )
-        return (
-            -ops.sum(hit) - ops.sum(miss) + ops.sum(apart * np.array([0.1, 0.1, 1, 1], "float32"))
-        ) / count
+        error = ops.abs(y_pred["points"] - points[..., :4])
+        apart = ops.sum(points[..., 4:] * error, axis=(0, 1, 2))
+        weights = np.array([0.1, 0.1, 1, 1], "float32")
+        of_classes = -ops.sum(hit) - ops.sum(miss)
+        return (of_classes + ops.sum(apart * weights)) / count
 
 
 def new_model():
     image = keras.Input((SIZE, SIZE, 3))
     x = layers.Conv2D(24, 3, strides=2, padding="same", activation="relu")(image)
     fine = residual(x, 48, 2)
-    coarse = residual(residual(fine, 96, 2), 96)
-    x = layers.UpSampling2D(2)(layers.Conv2D(48, 1)(coarse))
-    x = residual(layers.Add()([fine, x]), 48)
+    coarse = residual(fine, 96, 2)
+    coarse = residual(coarse, 96)
+    x = layers.Conv2D(48, 1)(coarse)
+    x = layers.UpSampling2D(2)(x)
+    x = layers.Add()([fine, x])
+    x = residual(x, 48)
     rare = keras.initializers.Constant(-2.19)  # a tenth, as the paper's code has it
     heat = layers.Conv2D(CLASSES, 1, activation="sigmoid", bias_initializer=rare, name="heat")(x)
-    points = layers.Conv2D(4, 1, name="points")(
-        layers.Conv2D(48, 3, padding="same", activation="relu")(x)
-    )
-    return CenterNet(image, {"heat": heat, "points": points})
+    points = layers.Conv2D(4, 1, name="points")
+    x = layers.Conv2D(48, 3, padding="same", activation="relu")(x)
+    return CenterNet(image, {"heat": heat, "points": points(x)})
 
 
 def decode(heat, points, n):
     """The best 20 local maxima of one image: (score, image, class, x, y, width, height)."""
     padded = np.pad(heat, ((1, 1), (1, 1), (0, 0)))
-    around = np.max(
-        [padded[i : i + GRID, j : j + GRID] for i in range(3) for j in range(3)], axis=0
-    )
+    around = heat
+    for i in range(3):
+        for j in range(3):
+            around = np.maximum(around, padded[i : i + GRID, j : j + GRID])
     scores = np.where(heat == around, heat, 0)
     found = []
     for place in np.argsort(scores, axis=None)[::-1][:20]:
@@ -127,10 +137,16 @@ def decode(heat, points, n):
 
 
 def overlap(box, others):
-    low = np.maximum(box[:2] - box[2:] / 2, others[:, :2] - others[:, 2:] / 2)
-    high = np.minimum(box[:2] + box[2:] / 2, others[:, :2] + others[:, 2:] / 2)
+    """The area that a box shares with each of others, by the area that either covers."""
+    center = box[:2]
+    size = box[2:]
+    centers = others[:, :2]
+    sizes = others[:, 2:]
+    low = np.maximum(center - size / 2, centers - sizes / 2)
+    high = np.minimum(center + size / 2, centers + sizes / 2)
     shared = np.prod(np.maximum(high - low, 0), axis=1)
-    return shared / np.maximum(np.prod(box[2:]) + np.prod(others[:, 2:], axis=1) - shared, 1e-6)
+    covered = np.prod(size) + np.prod(sizes, axis=1) - shared
+    return shared / np.maximum(covered, 1e-6)
 
 
 def average_precision(found, boxes):
@@ -140,13 +156,18 @@ def average_precision(found, boxes):
         truth = boxes[boxes[:, 1] == kind]
         taken = set()
         hits = []
-        for row in sorted((row for row in found if row[2] == kind), reverse=True):
-            own = np.flatnonzero(truth[:, 0] == row[1])
-            overlaps = overlap(np.array(row[3:]), truth[own, 2:]) if len(own) else np.zeros(1)
-            best = int(overlaps.argmax())
-            hits.append(overlaps[best] >= 0.5 and own[best] not in taken)
-            if hits[-1]:
-                taken.add(own[best])
+        for _, image, its_kind, *box in sorted(found, reverse=True):
+            if its_kind != kind:
+                continue
+            is_hit = False
+            own = np.flatnonzero(truth[:, 0] == image)
+            if len(own):
+                overlaps = overlap(np.array(box), truth[own, 2:])
+                best = int(overlaps.argmax())
+                is_hit = overlaps[best] >= 0.5 and own[best] not in taken
+                if is_hit:
+                    taken.add(own[best])
+            hits.append(is_hit)
         precision = np.cumsum(hits) / np.arange(1, len(hits) + 1)
         scores.append(np.sum(precision * np.array(hits)) / len(truth))
     return float(np.mean(scores))
@@ -164,17 +185,15 @@ def main():
     held_out, truth = make_images(300, rng)
 
     model = new_model()
-    model.compile(keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(2e-3, args.steps)))
+    schedule = keras.optimizers.schedules.CosineDecay(2e-3, args.steps)
+    model.compile(keras.optimizers.Adam(schedule))
     epochs = max(args.batch * args.steps // len(images), 1)
-    model.fit(
-        images, make_targets(len(images), boxes), batch_size=args.batch, epochs=epochs, verbose=2
-    )
+    targets = make_targets(len(images), boxes)
+    model.fit(images, targets, batch_size=args.batch, epochs=epochs, verbose=2)
     answer = model.predict(held_out, batch_size=50, verbose=0)
-    found = [
-        row
-        for n in range(len(held_out))
-        for row in decode(answer["heat"][n], answer["points"][n], n)
-    ]
+    found = []
+    for n in range(len(held_out)):
+        found += decode(answer["heat"][n], answer["points"][n], n)
     print(json.dumps({"metric": "AP50", "value": average_precision(found, truth), "chance": 0.0}))
 
 

@@ -35,27 +35,40 @@ class TimeEmbedding(layers.Layer):
 
     def __init__(self, width):
         super().__init__()
-        self.frequencies = np.exp(
-            -math.log(10_000) * np.arange(width // 2) / (width // 2 - 1)
-        ).astype("float32")
+        half = width // 2
+        exponents = -math.log(10_000) * np.arange(half) / (half - 1)
+        self.frequencies = np.exp(exponents).astype("float32")
 
     def call(self, times):
-        angles = ops.expand_dims(ops.cast(times, "float32"), 1) * self.frequencies
+        times = ops.cast(times, "float32")
+        angles = ops.expand_dims(times, 1) * self.frequencies
         return ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)
 
 
+def normalized_swish(x):
+    x = layers.GroupNormalization(8)(x)
+    return layers.Activation("swish")(x)
+
+
+def zero_convolution(x, channels):
+    return layers.Conv2D(channels, 3, padding="same", kernel_initializer="zeros")(x)
+
+
 def residual(x, time, width):
-    kept = x if x.shape[-1] == width else layers.Conv2D(width, 1)(x)
-    x = layers.Activation("swish")(layers.GroupNormalization(8)(x))
+    kept = x
+    if x.shape[-1] != width:
+        kept = layers.Conv2D(width, 1)(x)
+    x = normalized_swish(x)
     x = layers.Conv2D(width, 3, padding="same")(x)
     x = x + layers.Dense(width)(time)[:, None, None, :]
-    x = layers.Activation("swish")(layers.GroupNormalization(8)(x))
-    return layers.Conv2D(width, 3, padding="same", kernel_initializer="zeros")(x) + kept
+    x = normalized_swish(x)
+    return zero_convolution(x, width) + kept
 
 
 def attend(x):
     height, width, channels = x.shape[1:]
-    y = layers.Reshape((height * width, channels))(layers.GroupNormalization(8)(x))
+    y = layers.GroupNormalization(8)(x)
+    y = layers.Reshape((height * width, channels))(y)
     y = layers.MultiHeadAttention(2, channels // 2)(y, y)
     return x + layers.Reshape((height, width, channels))(y)
 
@@ -63,18 +76,20 @@ def attend(x):
 def new_model():
     image = keras.Input((SIZE, SIZE, 1))
     times = keras.Input((), dtype="int32")
-    time = layers.Dense(4 * WIDTH, activation="swish")(TimeEmbedding(WIDTH)(times))
-    time = layers.Dense(4 * WIDTH, activation="swish")(time)
+    time = TimeEmbedding(WIDTH)(times)
+    for _ in range(2):
+        time = layers.Dense(4 * WIDTH, activation="swish")(time)
     x = layers.Conv2D(WIDTH, 3, padding="same")(image)
     above = residual(x, time, WIDTH)
     x = layers.Conv2D(2 * WIDTH, 3, strides=2, padding="same")(above)
-    x = residual(attend(residual(x, time, 2 * WIDTH)), time, 2 * WIDTH)
+    x = residual(x, time, 2 * WIDTH)
+    x = attend(x)
+    x = residual(x, time, 2 * WIDTH)
     x = layers.UpSampling2D(2)(x)
-    x = residual(layers.Concatenate()([x, above]), time, WIDTH)
-    x = layers.Activation("swish")(layers.GroupNormalization(8)(x))
-    return keras.Model(
-        [image, times], layers.Conv2D(1, 3, padding="same", kernel_initializer="zeros")(x)
-    )
+    x = layers.Concatenate()([x, above])
+    x = residual(x, time, WIDTH)
+    x = normalized_swish(x)
+    return keras.Model([image, times], zero_convolution(x, 1))
 
 
 def main():
@@ -98,8 +113,9 @@ def main():
 
     @tf.function(jit_compile=True)
     def train_step(images, times, noise):
+        noisy = add_noise(images, times, noise)
         with tf.GradientTape() as tape:
-            found = model([add_noise(images, times, noise), times], training=True)
+            found = model([noisy, times], training=True)
             loss = tf.reduce_mean((found - noise) ** 2)
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
@@ -109,9 +125,11 @@ def main():
 
     rng = np.random.default_rng(args.seed)
     for number in range(args.steps):
-        chosen = images[rng.integers(0, len(images), args.batch)]
+        rows = rng.integers(0, len(images), args.batch)
+        chosen = images[rows]
         times = rng.integers(0, TIMES, args.batch).astype("int32")
-        loss = train_step(chosen, times, rng.normal(size=chosen.shape).astype("float32"))
+        noise = rng.normal(size=chosen.shape).astype("float32")
+        loss = train_step(chosen, times, noise)
         if number % 50 == 0:
             print(f"step {number}: loss {float(loss):.4f}")
 
@@ -119,9 +137,8 @@ def main():
     rng = np.random.default_rng(1)
     times = np.arange(len(held_out), dtype="int32") * TIMES // len(held_out)
     noise = rng.normal(size=held_out.shape).astype("float32")
-    found = model.predict(
-        [add_noise(held_out, times, noise).numpy(), times], batch_size=99, verbose=0
-    )
+    noisy = add_noise(held_out, times, noise).numpy()
+    found = model.predict([noisy, times], batch_size=99, verbose=0)
     error = float(np.mean((found.astype("float32") - noise) ** 2))
     print(json.dumps({"metric": "noise MSE", "value": error, "chance": 1.0}))
 

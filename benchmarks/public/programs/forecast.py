@@ -23,18 +23,15 @@ def make_series(count, rng):
     """
     month = np.arange(LENGTH)
     level = 10 ** rng.uniform(1, 5, (count, 1))
-    trend = (
-        1
-        + rng.normal(0, 0.4, (count, 1)) * month / LENGTH
-        + 0.15 * np.sin(month / rng.uniform(15, 40, (count, 1)))
-    )
+    growth = rng.normal(0, 0.4, (count, 1)) * month / LENGTH
+    cycle = 0.15 * np.sin(month / rng.uniform(15, 40, (count, 1)))
+    trend = np.maximum(1 + growth + cycle, 0.2)
     season = rng.normal(0, 0.2, (count, 12))
-    season = np.exp(np.take(season - season.mean(1, keepdims=True), month % 12, axis=1))
-    noise = np.exp(
-        np.cumsum(rng.normal(0, 0.015, (count, LENGTH)), axis=1)
-        + rng.normal(0, 0.03, (count, LENGTH))
-    )
-    return (level * np.maximum(trend, 0.2) * season * noise).astype("float32")
+    season = season - season.mean(1, keepdims=True)
+    season = np.exp(np.take(season, month % 12, axis=1))
+    walk = np.cumsum(rng.normal(0, 0.015, (count, LENGTH)), axis=1)
+    noise = np.exp(walk + rng.normal(0, 0.03, (count, LENGTH)))
+    return (level * trend * season * noise).astype("float32")
 
 
 class Block(keras.layers.Layer):
@@ -42,7 +39,9 @@ class Block(keras.layers.Layer):
 
     def __init__(self, width):
         super().__init__()
-        self.hidden = [keras.layers.Dense(width, activation="relu") for _ in range(4)]
+        self.hidden = []
+        for _ in range(4):
+            self.hidden.append(keras.layers.Dense(width, activation="relu"))
         self.past = keras.layers.Dense(PAST, use_bias=False)
         self.future = keras.layers.Dense(HORIZON, use_bias=False)
 
@@ -72,7 +71,8 @@ class NBeats(keras.Model):
 
 def smape(truth, found):
     """In percent."""
-    return tf.reduce_mean(200.0 * tf.abs(truth - found) / (tf.abs(truth) + tf.abs(found)), axis=-1)
+    sizes = tf.abs(truth) + tf.abs(found)
+    return tf.reduce_mean(200.0 * tf.abs(truth - found) / sizes, axis=-1)
 
 
 def main():
@@ -84,31 +84,25 @@ def main():
     keras.utils.set_random_seed(args.seed)
     rng = np.random.default_rng(0)
     series = make_series(1000, rng)
-    rows = rng.integers(0, len(series), args.batch * args.steps)
-    ends = rng.integers(PAST, LENGTH - 2 * HORIZON, args.batch * args.steps)
-    x = series[rows[:, None], ends[:, None] + np.arange(-PAST, 0)]
-    y = series[rows[:, None], ends[:, None] + np.arange(HORIZON)]
+    windows = (args.batch * args.steps, 1)
+    rows = rng.integers(0, len(series), windows)
+    ends = rng.integers(PAST, LENGTH - 2 * HORIZON, windows)
+    x = series[rows, ends + np.arange(-PAST, 0)]
+    y = series[rows, ends + np.arange(HORIZON)]
 
     model = NBeats()
-    schedule = keras.optimizers.schedules.PiecewiseConstantDecay(
-        [args.steps // 2, args.steps * 3 // 4], [1e-3, 5e-4, 1e-4]
-    )
+    drops = [args.steps // 2, args.steps * 3 // 4]
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay(drops, [1e-3, 5e-4, 1e-4])
     model.compile(keras.optimizers.Adam(schedule), smape)
     model.fit(x, y, batch_size=args.batch, epochs=1, verbose=2)
 
-    past = series[:, -PAST - HORIZON : -HORIZON]
+    begin = LENGTH - PAST - HORIZON
+    past = series[:, begin:-HORIZON]
     future = series[:, -HORIZON:]
     found = model.predict(past, batch_size=500, verbose=0).astype("float32")
+    error = float(tf.reduce_mean(smape(future, found)))
     naive = float(tf.reduce_mean(smape(future, past[:, -12:])))
-    print(
-        json.dumps(
-            {
-                "metric": "sMAPE, %",
-                "value": float(tf.reduce_mean(smape(future, found))),
-                "chance": naive,
-            }
-        )
-    )
+    print(json.dumps({"metric": "sMAPE, %", "value": error, "chance": naive}))
 
 
 if __name__ == "__main__":

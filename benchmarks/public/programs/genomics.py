@@ -15,6 +15,7 @@ from keras import layers
 LENGTH = 1024
 BIN = 64
 TRACKS = 3
+#: The binding sites of Jun, Myc, GATA factors, CTCF and the TATA-binding protein.
 MOTIFS = ("TGACTCA", "CACGTG", "GATAAG", "CCGCGNGGNGGCAG", "TATAAA")
 
 
@@ -26,25 +27,27 @@ def make_genome(count, rng):
     places = np.zeros((count, len(MOTIFS), LENGTH), "float32")
     for kind, motif in enumerate(MOTIFS):
         pattern = np.array(["ACGTN".index(base) for base in motif])
+        is_fixed = pattern < 4
         for n in range(count):
-            for start in rng.integers(0, LENGTH - len(motif), rng.poisson(2.0)):
+            occurrences = rng.poisson(2.0)
+            for start in rng.integers(0, LENGTH - len(motif), occurrences):
                 piece = bases[n, start : start + len(motif)]
-                piece[pattern < 4] = pattern[pattern < 4]
+                piece[is_fixed] = pattern[is_fixed]
                 places[n, kind, start] = 1
-    near = np.stack(
-        [np.convolve(row, np.ones(2 * 200 + 1), "same") for row in places.reshape(-1, LENGTH)]
-    )
-    near = np.minimum(near.reshape(places.shape), 1)
-    bins = places.reshape(count, len(MOTIFS), LENGTH // BIN, BIN).sum(-1)
-    close = near.reshape(count, len(MOTIFS), LENGTH // BIN, BIN).max(-1)
-    activity = np.stack(
-        [
-            bins[:, 0] * (1 + 2 * close[:, 1]),  # a pair of factors
-            bins[:, 2] * (1 - close[:, 3]) + bins[:, 4],  # an insulator silences
-            bins[:, 3] + bins[:, 1] * close[:, 2],
-        ],
-        axis=-1,
-    )
+    # The motifs in each bin, and whether there is one of a kind nearby.
+    in_bins = (count, len(MOTIFS), LENGTH // BIN, BIN)
+    bins = places.reshape(in_bins).sum(-1)
+    window = np.ones(2 * 200 + 1)
+    near = []
+    for row in places.reshape(-1, LENGTH):
+        near.append(np.convolve(row, window, "same"))
+    close = np.minimum(near, 1).reshape(in_bins).max(-1)
+    jun, myc, gata, ctcf, tata = np.moveaxis(bins, 1, 0)
+    _, myc_near, gata_near, ctcf_near, _ = np.moveaxis(close, 1, 0)
+    pair = jun * (1 + 2 * myc_near)
+    silenced = gata * (1 - ctcf_near) + tata  # by an insulator
+    either = ctcf + myc * gata_near
+    activity = np.stack([pair, silenced, either], axis=-1)
     reads = rng.poisson(1.0 + 10.0 * activity)
     return np.eye(4, dtype="float32")[bases], reads.astype("float32")
 
@@ -52,7 +55,8 @@ def make_genome(count, rng):
 def new_model(filters=48):
     inputs = x = keras.Input((LENGTH, 4))
     for number, width in enumerate((15, 5, 5)):
-        x = layers.Conv1D(filters * (number + 2) // 2, width, padding="same", use_bias=False)(x)
+        channels = filters * (number + 2) // 2
+        x = layers.Conv1D(channels, width, padding="same", use_bias=False)(x)
         x = layers.BatchNormalization(momentum=0.9)(x)
         x = layers.Activation("gelu")(x)
         x = layers.MaxPooling1D(4)(x)
@@ -62,15 +66,21 @@ def new_model(filters=48):
         y = layers.Activation("gelu")(y)
         y = layers.Conv1D(x.shape[-1], 1, use_bias=False)(y)
         y = layers.BatchNormalization(momentum=0.9, gamma_initializer="zeros")(y)
-        x = layers.Add()([x, layers.Dropout(0.1)(y)])
-    x = layers.Activation("gelu")(layers.Conv1D(2 * filters, 1)(x))
-    return keras.Model(inputs, layers.Conv1D(TRACKS, 1, activation="softplus")(x))
+        y = layers.Dropout(0.1)(y)
+        x = layers.Add()([x, y])
+    x = layers.Conv1D(2 * filters, 1)(x)
+    x = layers.Activation("gelu")(x)
+    tracks = layers.Conv1D(TRACKS, 1, activation="softplus")(x)
+    return keras.Model(inputs, tracks)
 
 
 def correlation(reads, found):
     """Pearson's, the mean over tracks."""
-    pairs = ((reads[..., track].ravel(), found[..., track].ravel()) for track in range(TRACKS))
-    return float(np.mean([np.corrcoef(*pair)[0, 1] for pair in pairs]))
+    coefficients = []
+    for track in range(TRACKS):
+        matrix = np.corrcoef(reads[..., track].ravel(), found[..., track].ravel())
+        coefficients.append(matrix[0, 1])
+    return float(np.mean(coefficients))
 
 
 def main():
@@ -89,9 +99,8 @@ def main():
     epochs = max(args.batch * args.steps // len(sequences), 1)
     model.fit(sequences, reads, batch_size=args.batch, epochs=epochs, verbose=2)
     found = model.predict(held_out, batch_size=100, verbose=0)
-    print(
-        json.dumps({"metric": "Pearson's r", "value": correlation(counted, found), "chance": 0.0})
-    )
+    value = correlation(counted, found)
+    print(json.dumps({"metric": "Pearson's r", "value": value, "chance": 0.0}))
 
 
 if __name__ == "__main__":

@@ -23,11 +23,16 @@ BLOCKS = 3
 
 def load_text():
     """The characters as integers, how many kinds there are, and where the held-out files begin."""
-    files = sorted(Path(sysconfig.get_path("stdlib")).glob("[a-t]*.py"))[::2]
-    texts = [file.read_text(encoding="utf-8", errors="ignore") for file in files]
-    alphabet = sorted(set("".join(texts)) & {chr(code) for code in range(128)})
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("[a-t]*.py"))
+    texts = []
+    for file in files[::2]:
+        text = file.read_text(encoding="utf-8", errors="ignore")
+        texts.append("".join(filter(str.isascii, text)))
+    alphabet = sorted(set("".join(texts)))
     numbers = {character: number for number, character in enumerate(alphabet)}
-    codes = [np.array([numbers[c] for c in text if c in numbers], "int32") for text in texts]
+    codes = []
+    for text in texts:
+        codes.append(np.array([numbers[character] for character in text], "int32"))
     held_out = len(codes) * 9 // 10
     return np.concatenate(codes[:held_out]), np.concatenate(codes[held_out:]), len(alphabet)
 
@@ -41,10 +46,15 @@ class Attention(layers.Layer):
         self.mask = np.tril(np.ones((CONTEXT, CONTEXT), bool))
 
     def call(self, x):
-        parts = ops.reshape(self.project(x), (-1, CONTEXT, 3, HEADS, WIDTH // HEADS))
-        query, key, value = (ops.transpose(parts[:, :, n], (0, 2, 1, 3)) for n in range(3))
-        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))) / math.sqrt(WIDTH // HEADS)
-        weights = ops.softmax(ops.where(self.mask, scores, -1e9), axis=-1)
+        size = WIDTH // HEADS
+        parts = ops.reshape(self.project(x), (-1, CONTEXT, 3, HEADS, size))
+        query = ops.transpose(parts[:, :, 0], (0, 2, 1, 3))
+        key = ops.transpose(parts[:, :, 1], (0, 2, 1, 3))
+        value = ops.transpose(parts[:, :, 2], (0, 2, 1, 3))
+        key = ops.transpose(key, (0, 1, 3, 2))
+        scores = ops.matmul(query, key) / math.sqrt(size)
+        scores = ops.where(self.mask, scores, -1e9)
+        weights = ops.softmax(scores, axis=-1)
         mixed = ops.transpose(ops.matmul(weights, value), (0, 2, 1, 3))
         return self.out(ops.reshape(mixed, (-1, CONTEXT, WIDTH)))
 
@@ -60,23 +70,26 @@ class GPT(keras.Model):
         self.drop = layers.Dropout(0.1)
         self.norms = [layers.LayerNormalization(epsilon=1e-5) for _ in range(2 * BLOCKS + 1)]
         self.attentions = [Attention() for _ in range(BLOCKS)]
-        self.feeds = [
-            keras.Sequential([layers.Dense(4 * WIDTH, activation="gelu"), layers.Dense(WIDTH)])
-            for _ in range(BLOCKS)
-        ]
+        self.feeds = []
+        for _ in range(BLOCKS):
+            wide = layers.Dense(4 * WIDTH, activation="gelu")
+            self.feeds.append(keras.Sequential([wide, layers.Dense(WIDTH)]))
 
     def call(self, codes, training=False):
-        x = self.drop(self.tokens(codes) + self.positions(ops.arange(CONTEXT)), training=training)
+        x = self.tokens(codes) + self.positions(ops.arange(CONTEXT))
+        x = self.drop(x, training=training)
         for n in range(BLOCKS):
-            x = x + self.attentions[n](self.norms[2 * n](x))
-            x = x + self.feeds[n](self.norms[2 * n + 1](x))
-        return ops.matmul(self.norms[-1](x), ops.transpose(self.tokens.embeddings))
+            normalized = self.norms[2 * n](x)
+            x = x + self.attentions[n](normalized)
+            normalized = self.norms[2 * n + 1](x)
+            x = x + self.feeds[n](normalized)
+        x = self.norms[-1](x)
+        return ops.matmul(x, ops.transpose(self.tokens.embeddings))
 
 
 def windows(codes, starts):
-    x = np.stack([codes[start : start + CONTEXT] for start in starts])
-    y = np.stack([codes[start + 1 : start + CONTEXT + 1] for start in starts])
-    return x, y
+    places = starts[:, None] + np.arange(CONTEXT)
+    return codes[places], codes[places + 1]
 
 
 def main():
@@ -89,25 +102,21 @@ def main():
     train, held_out, characters = load_text()
 
     model = GPT(characters)
+    warmup = max(args.steps // 10, 1)
     schedule = keras.optimizers.schedules.CosineDecay(
-        0.0, args.steps, alpha=0.1, warmup_target=3e-3, warmup_steps=max(args.steps // 10, 1)
+        0.0, args.steps, alpha=0.1, warmup_target=3e-3, warmup_steps=warmup
     )
     optimizer = keras.optimizers.AdamW(schedule, weight_decay=0.1, beta_2=0.95, global_clipnorm=1.0)
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    starts = np.random.default_rng(0).integers(0, len(train) - CONTEXT - 1, args.batch * args.steps)
+    rng = np.random.default_rng(0)
+    starts = rng.integers(0, len(train) - CONTEXT - 1, args.batch * args.steps)
     model.fit(*windows(train, starts), batch_size=args.batch, verbose=2)
 
     starts = np.linspace(0, len(held_out) - CONTEXT - 2, 256).astype(int)
     nats = model.evaluate(*windows(held_out, starts), batch_size=32, verbose=0)
-    print(
-        json.dumps(
-            {
-                "metric": "bits per character",
-                "value": nats / math.log(2),
-                "chance": math.log2(characters),
-            }
-        )
-    )
+    bits = nats / math.log(2)
+    chance = math.log2(characters)
+    print(json.dumps({"metric": "bits per character", "value": bits, "chance": chance}))
 
 
 if __name__ == "__main__":

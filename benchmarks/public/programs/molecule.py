@@ -22,7 +22,8 @@ def distances(positions):
     """(batch, atoms, atoms), and which pairs are of two atoms; an atom's to itself is 1."""
     apart = positions[:, :, None] - positions[:, None]
     other = 1.0 - tf.eye(ATOMS, dtype=positions.dtype)
-    return tf.sqrt(tf.reduce_sum(apart**2, -1) + 1.0 - other), other
+    squares = tf.reduce_sum(apart**2, -1) + 1.0 - other
+    return tf.sqrt(squares), other
 
 
 def teach(species, positions):
@@ -35,32 +36,32 @@ def teach(species, positions):
         far, other = distances(positions)
         size = tf.gather(sizes, species)
         depth = tf.gather(depths, species)
-        shrunk = far / (0.5 * (size[:, :, None] + size[:, None])) - 1.6
+        mean_size = 0.5 * (size[:, :, None] + size[:, None])
+        shrunk = far / mean_size - 1.6
         strength = other * tf.sqrt(depth[:, :, None] * depth[:, None])
         repulsion = 0.5 * tf.reduce_sum(strength * tf.exp(-5.0 * shrunk), -1)
         density = tf.reduce_sum(strength * tf.exp(-2.5 * shrunk), -1)
         energy = tf.reduce_sum(repulsion - 1.5 * tf.sqrt(density), -1)
-    return energy.numpy(), -tape.gradient(energy, positions).numpy()
+    forces = -tape.gradient(energy, positions)
+    return energy.numpy(), forces.numpy()
 
 
 def make_clusters(count, rng):
     """Atoms near the sites of a small lattice, moved as heat would."""
-    sites = (
-        np.stack(np.meshgrid(range(3), range(2), range(2), indexing="ij"), -1).reshape(-1, 3) * 2.5
-    )
-    positions = sites[None] + rng.normal(0, 0.25, (count, ATOMS, 3))
+    lattice = np.meshgrid(range(3), range(2), range(2), indexing="ij")
+    sites = 2.5 * np.stack(lattice, -1).reshape(-1, 3)
+    positions = sites + rng.normal(0, 0.25, (count, ATOMS, 3))
     species = rng.integers(0, SPECIES, (count, ATOMS))
-    energy, forces = teach(species, positions)
-    return (
-        species.astype("int32"),
-        positions.astype("float32"),
-        energy.astype("float32"),
-        forces.astype("float32"),
-    )
+    parts = (positions, *teach(species, positions))
+    return species.astype("int32"), *(part.astype("float32") for part in parts)
 
 
 def shifted_softplus(x):
     return tf.nn.softplus(x) - np.log(2.0).astype("float32")
+
+
+def softplus_layer(width):
+    return layers.Dense(width, activation=shifted_softplus)
 
 
 class Interaction(layers.Layer):
@@ -68,20 +69,14 @@ class Interaction(layers.Layer):
 
     def __init__(self, width):
         super().__init__()
-        self.filters = keras.Sequential(
-            [
-                layers.Dense(width, activation=shifted_softplus),
-                layers.Dense(width, activation=shifted_softplus),
-            ]
-        )
+        self.filters = keras.Sequential([softplus_layer(width), softplus_layer(width)])
         self.inside = layers.Dense(width, use_bias=False)
-        self.outside = keras.Sequential(
-            [layers.Dense(width, activation=shifted_softplus), layers.Dense(width)]
-        )
+        self.outside = keras.Sequential([softplus_layer(width), layers.Dense(width)])
 
     def call(self, x, basis, weights):
         filters = self.filters(basis) * weights[..., None]
-        return x + self.outside(tf.einsum("bijf,bjf->bif", filters, self.inside(x)))
+        gathered = tf.einsum("bijf,bjf->bif", filters, self.inside(x))
+        return x + self.outside(gathered)
 
 
 class SchNet(keras.Model):
@@ -91,16 +86,15 @@ class SchNet(keras.Model):
         super().__init__()
         self.embedding = layers.Embedding(SPECIES, width)
         self.blocks = [Interaction(width) for _ in range(blocks)]
-        self.head = keras.Sequential(
-            [layers.Dense(width // 2, activation=shifted_softplus), layers.Dense(1)]
-        )
+        self.head = keras.Sequential([softplus_layer(width // 2), layers.Dense(1)])
         self.centers = np.linspace(0.0, CUTOFF, 32, dtype="float32")
 
     def call(self, inputs):
         species, positions = inputs
         far, other = distances(positions)
         basis = tf.exp(-10.0 * (far[..., None] - self.centers) ** 2)
-        weights = other * tf.where(far < CUTOFF, 0.5 * (tf.cos(np.pi / CUTOFF * far) + 1.0), 0.0)
+        fading = 0.5 * (tf.cos(np.pi / CUTOFF * far) + 1.0)
+        weights = other * tf.where(far < CUTOFF, fading, 0.0)
         x = self.embedding(species)
         for block in self.blocks:
             x = block(x, basis, weights)
@@ -147,22 +141,14 @@ def main():
             print(f"step {number}: loss {float(loss):.4f}")
 
     test = tf.function(predict)
-    found = np.concatenate(
-        [
-            test(held_out[0][n : n + 50], tf.constant(held_out[1][n : n + 50]))[1]
-            for n in range(0, 400, 50)
-        ]
-    )
-    error = 1000 * float(np.abs(found - held_out[3]).mean())
-    print(
-        json.dumps(
-            {
-                "metric": "force MAE, meV/Å",
-                "value": error,
-                "chance": 1000 * float(np.abs(held_out[3]).mean()),
-            }
-        )
-    )
+    species, positions, _, forces = held_out
+    found = []
+    for n in range(0, 400, 50):
+        _, some = test(species[n : n + 50], tf.constant(positions[n : n + 50]))
+        found.append(some)
+    error = 1000 * float(np.abs(np.concatenate(found) - forces).mean())
+    chance = 1000 * float(np.abs(forces).mean())
+    print(json.dumps({"metric": "force MAE, meV/Å", "value": error, "chance": chance}))
 
 
 if __name__ == "__main__":

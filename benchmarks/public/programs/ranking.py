@@ -26,17 +26,20 @@ def make_impressions(count, rng):
     hidden = []
     for size in CATEGORIES:
         popularity = 1.0 / np.arange(1, size + 1) ** 0.9
-        chosen.append(rng.choice(size, count, p=popularity / popularity.sum()))
-        hidden.append(factors.normal(size=(size, 4))[chosen[-1]])
+        rows = rng.choice(size, count, p=popularity / popularity.sum())
+        chosen.append(rows)
+        hidden.append(factors.normal(size=(size, 4))[rows])
     counts = rng.lognormal(1.0, 1.5, (count, COUNTS)).round()
-    logit = sum((hidden[i] * hidden[j]).sum(1) for i, j in ((0, 1), (1, 3), (2, 5), (6, 7))) * 0.5
-    logit = (
-        logit + 0.4 * np.log1p(counts[:, :4]).sum(1) - 0.8 * np.log1p(counts[:, 4:6]).sum(1) - 1.5
-    )
-    clicks = rng.random(count) < 1 / (1 + np.exp(-logit))
-    return (counts.astype("float32"), np.stack(chosen, 1).astype("int32")), clicks.astype(
-        "float32"
-    )[:, None]
+    agreement = 0
+    for i, j in ((0, 1), (1, 3), (2, 5), (6, 7)):
+        agreement = agreement + (hidden[i] * hidden[j]).sum(1)
+    interest = np.log1p(counts[:, :4]).sum(1)
+    fatigue = np.log1p(counts[:, 4:6]).sum(1)
+    logit = 0.5 * agreement + 0.4 * interest - 0.8 * fatigue - 1.5
+    probability = 1 / (1 + np.exp(-logit[:, None]))
+    clicks = rng.random((count, 1)) < probability
+    x = (counts.astype("float32"), np.stack(chosen, 1).astype("int32"))
+    return x, clicks.astype("float32")
 
 
 class DotInteraction(layers.Layer):
@@ -49,7 +52,12 @@ class DotInteraction(layers.Layer):
 
     def call(self, vectors):
         products = ops.matmul(vectors, ops.transpose(vectors, (0, 2, 1)))
-        return ops.take(ops.reshape(products, (-1, self.count**2)), self.pairs, axis=1)
+        products = ops.reshape(products, (-1, self.count**2))
+        return ops.take(products, self.pairs, axis=1)
+
+
+def tower(*widths):
+    return keras.Sequential([layers.Dense(width, activation="relu") for width in widths])
 
 
 class DLRM(keras.Model):
@@ -58,22 +66,20 @@ class DLRM(keras.Model):
     def __init__(self):
         super().__init__()
         self.tables = [layers.Embedding(size, WIDTH) for size in CATEGORIES]
-        self.bottom = keras.Sequential(
-            [layers.Dense(width, activation="relu") for width in (256, 64, WIDTH)]
-        )
+        self.bottom = tower(256, 64, WIDTH)
         self.interaction = DotInteraction()
-        self.top = keras.Sequential(
-            [layers.Dense(width, activation="relu") for width in (256, 128)]
-        )
+        self.top = tower(256, 128)
         self.click = layers.Dense(1)
 
     def call(self, inputs):
         counts, categories = inputs
         dense = self.bottom(ops.log1p(counts))
-        vectors = ops.stack(
-            [dense] + [table(categories[:, n]) for n, table in enumerate(self.tables)], axis=1
-        )
-        return self.click(self.top(ops.concatenate([dense, self.interaction(vectors)], axis=1)))
+        vectors = [dense]
+        for n, table in enumerate(self.tables):
+            vectors.append(table(categories[:, n]))
+        products = self.interaction(ops.stack(vectors, axis=1))
+        x = self.top(ops.concatenate([dense, products], axis=1))
+        return self.click(x)
 
 
 def main():
@@ -88,13 +94,12 @@ def main():
     held_out, clicked = make_impressions(40_000, rng)
 
     model = DLRM()
-    model.compile(
-        keras.optimizers.Adam(1e-3),
-        keras.losses.BinaryCrossentropy(from_logits=True),
-        metrics=[keras.metrics.AUC(from_logits=True, name="auc")],
-    )
-    model.fit(x, y, batch_size=args.batch, epochs=max(args.steps // 250, 1), verbose=2)
-    auc = model.evaluate(held_out, clicked, batch_size=4096, verbose=0, return_dict=True)["auc"]
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    auc = keras.metrics.AUC(from_logits=True, name="auc")
+    model.compile(keras.optimizers.Adam(1e-3), loss, metrics=[auc])
+    epochs = max(args.steps // 250, 1)
+    model.fit(x, y, batch_size=args.batch, epochs=epochs, verbose=2)
+    _, auc = model.evaluate(held_out, clicked, batch_size=4096, verbose=0)
     print(json.dumps({"metric": "AUC", "value": auc, "chance": 0.5}))
 
 

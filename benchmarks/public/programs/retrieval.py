@@ -28,25 +28,24 @@ class World:
     def __init__(self):
         rng = np.random.default_rng(3)
         self.genres = rng.integers(0, GENRES, FILMS)
-        self.hidden = rng.normal(size=(GENRES, 8))[self.genres] + 0.7 * rng.normal(size=(FILMS, 8))
-        self.popularity = 1.0 / np.arange(1, FILMS + 1) ** 0.5
+        of_genres = rng.normal(size=(GENRES, 8))
+        hidden = of_genres[self.genres] + 0.7 * rng.normal(size=(FILMS, 8))
+        self.hidden = hidden.astype("float32")
+        popularity = 1.0 / np.arange(1, FILMS + 1) ** 0.5
+        self.fame = np.log(popularity).astype("float32")
         self.countries = 0.7 * rng.normal(size=(COUNTRIES, 8))
 
     def watch(self, count, rng):
         """Country, the last films (0 for none) and the next one, films counted from 1."""
         country = rng.integers(0, COUNTRIES, count)
-        tastes = (self.countries[country] + rng.normal(size=(count, 8))).astype("float32")
-        liking = 1.2 * tastes @ self.hidden.T.astype("float32") + np.log(self.popularity).astype(
-            "float32"
-        )
-        liking += rng.gumbel(size=liking.shape).astype(
-            "float32"
-        )  # the largest are draws from the softmax
+        tastes = self.countries[country] + rng.normal(size=(count, 8))
+        liking = 1.2 * tastes.astype("float32") @ self.hidden.T + self.fame
+        # The largest of them are draws from the softmax.
+        liking += rng.gumbel(size=liking.shape).astype("float32")
         watched = np.argpartition(-liking, HISTORY + 1, axis=1)[:, : HISTORY + 1]
         watched = rng.permuted(watched, axis=1) + 1
-        history = np.where(
-            np.arange(HISTORY) < rng.integers(2, HISTORY + 1, (count, 1)), watched[:, 1:], 0
-        )
+        lengths = rng.integers(2, HISTORY + 1, (count, 1))
+        history = np.where(np.arange(HISTORY) < lengths, watched[:, 1:], 0)
         return country.astype("int32"), history.astype("int32"), watched[:, 0].astype("int32")
 
 
@@ -55,13 +54,16 @@ class Tower(keras.Model):
 
     def __init__(self, width=64):
         super().__init__()
-        self.hidden = keras.Sequential(
-            [layers.Dense(256, activation="relu"), layers.Dense(128, activation="relu")]
-        )
+        first = layers.Dense(256, activation="relu")
+        second = layers.Dense(128, activation="relu")
+        self.hidden = keras.Sequential([first, second])
         self.out = layers.Dense(width)
 
     def normalized(self, features):
-        return tf.math.l2_normalize(self.out(self.hidden(tf.concat(features, -1))), axis=-1)
+        x = tf.concat(features, -1)
+        x = self.hidden(x)
+        x = self.out(x)
+        return tf.math.l2_normalize(x, axis=-1)
 
 
 class Viewer(Tower):
@@ -99,10 +101,8 @@ def main():
     keras.utils.set_random_seed(args.seed)
     rng = np.random.default_rng(0)
     world = World()
-    country, history, film = (
-        np.concatenate(part)
-        for part in zip(*(world.watch(2000, rng) for _ in range(20)), strict=True)
-    )
+    parts = [world.watch(2000, rng) for _ in range(20)]
+    country, history, film = map(np.concatenate, zip(*parts, strict=True))
     held_out = world.watch(2000, rng)
     genres = np.concatenate([[0], world.genres]).astype("int32")
     seen = (np.bincount(film, minlength=FILMS + 1) + 1.0) / len(film)
@@ -116,37 +116,36 @@ def main():
         with tf.GradientTape() as tape:
             wanted = viewers([country, history])
             offered = films([film, genre])
-            logits = tf.matmul(wanted, offered, transpose_b=True) / TEMPERATURE - tf.math.log(
-                frequency
-            )
-            same = tf.cast(film[:, None] == film[None], tf.float32) - tf.eye(tf.shape(film)[0])
-            logits -= 1e9 * same  # a film that is another row's answer, too, is not wrong
-            labels = tf.range(tf.shape(film)[0])
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+            similarity = tf.matmul(wanted, offered, transpose_b=True)
+            logits = similarity / TEMPERATURE - tf.math.log(frequency)
+            # A film that is another row's answer, too, is not wrong.
+            count = tf.shape(film)[0]
+            same = tf.cast(film[:, None] == film[None], tf.float32)
+            logits -= 1e9 * (same - tf.eye(count))
+            labels = tf.range(count)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+            loss = tf.reduce_mean(losses)
         variables = viewers.trainable_variables + films.trainable_variables
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        gradients = tape.gradient(loss, variables)
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return loss
 
     order = np.random.default_rng(args.seed)
     for number in range(args.steps):
         rows = order.integers(0, len(film), args.batch)
-        batch = (
-            country[rows],
-            history[rows],
-            film[rows],
-            genres[film[rows]],
-            seen[film[rows]].astype("float32"),
-        )
+        next_film = film[rows]
+        frequency = seen[next_film].astype("float32")
+        batch = (country[rows], history[rows], next_film, genres[next_film], frequency)
         loss = train_step(*map(tf.constant, batch))
         if number % 100 == 0:
             print(f"step {number}: loss {float(loss):.3f}")
 
+    country, history, film = map(tf.constant, held_out)
     all_films = films([tf.range(1, FILMS + 1), tf.constant(genres[1:])])
-    scores = tf.matmul(
-        viewers([tf.constant(part) for part in held_out[:2]]), all_films, transpose_b=True
-    )
+    scores = tf.matmul(viewers([country, history]), all_films, transpose_b=True)
     best = tf.math.top_k(scores, 100).indices.numpy() + 1
-    recall = float((best == held_out[2][:, None]).any(1).mean())
+    is_hit = (best == film.numpy()[:, None]).any(1)
+    recall = float(is_hit.mean())
     print(json.dumps({"metric": "recall at 100", "value": recall, "chance": 100 / FILMS}))
 
 

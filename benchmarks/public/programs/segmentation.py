@@ -17,7 +17,10 @@ CLASSES = 3
 
 
 def ellipsoid(grid, center, radii):
-    return sum(((axis - c) / r) ** 2 for axis, c, r in zip(grid, center, radii, strict=True)) < 1
+    distance = 0
+    for axis, middle, radius in zip(grid, center, radii, strict=True):
+        distance = distance + ((axis - middle) / radius) ** 2
+    return distance < 1
 
 
 def make_scans(count, rng):
@@ -34,16 +37,18 @@ def make_scans(count, rng):
         label = organ.astype("int32")
         values = np.where(organ, 60.0, 0.0)
         for _ in range(rng.integers(1, 4)):
-            lesion = (
-                ellipsoid(grid, center + rng.uniform(-0.6, 0.6, 3) * radii, rng.uniform(2, 4, 3))
-                & organ
-            )
-            label[lesion], values[lesion] = 2, 25.0
+            place = center + rng.uniform(-0.6, 0.6, 3) * radii
+            lesion = ellipsoid(grid, place, rng.uniform(2, 4, 3)) & organ
+            label[lesion] = 2
+            values[lesion] = 25.0
         for _ in range(3):  # outside of the organ they do not count
-            values[ellipsoid(grid, rng.uniform(0, SIZE, 3), rng.uniform(2, 5, 3)) & ~organ] = (
-                rng.choice([25.0, 60.0])
-            )
-        field = 15.0 * np.sin(grid[0] / rng.uniform(5, 15)) * np.cos(grid[1] / rng.uniform(5, 15))
+            value = rng.choice([25.0, 60.0])
+            place = rng.uniform(0, SIZE, 3)
+            vessel = ellipsoid(grid, place, rng.uniform(2, 5, 3)) & ~organ
+            values[vessel] = value
+        rows = np.sin(grid[0] / rng.uniform(5, 15))
+        columns = np.cos(grid[1] / rng.uniform(5, 15))
+        field = 15.0 * rows * columns
         scans[n, ..., 0] = values + field + rng.normal(0, 25, values.shape)
         labels[n] = label
     return (scans - 20.0) / 50.0, labels
@@ -66,8 +71,10 @@ def new_model(filters=12):
         x = layers.MaxPooling3D(2)(x)
     x = convolve(x, filters * 4)
     for level in (1, 0):
-        x = layers.Conv3DTranspose(filters * 2**level, 2, strides=2)(x)
-        x = convolve(layers.Concatenate()([x, skips[level]]), filters * 2**level)
+        channels = filters * 2**level
+        x = layers.Conv3DTranspose(channels, 2, strides=2)(x)
+        x = layers.Concatenate()([x, skips[level]])
+        x = convolve(x, channels)
     return keras.Model(inputs, layers.Conv3D(CLASSES, 1, activation="softmax")(x))
 
 
@@ -87,7 +94,8 @@ def mean_dice(labels, found):
     for least in (1, 2):
         truth = labels >= least
         guess = found >= least
-        scores.append(2 * (truth & guess).sum() / max(truth.sum() + guess.sum(), 1))
+        shared = (truth & guess).sum()
+        scores.append(2 * shared / max(truth.sum() + guess.sum(), 1))
     return float(np.mean(scores))
 
 
@@ -103,14 +111,14 @@ def main():
     held_out, truth = make_scans(32, rng)
 
     model = new_model()
-    model.compile(
-        keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(3e-3, args.steps)), loss
-    )
+    schedule = keras.optimizers.schedules.CosineDecay(3e-3, args.steps)
+    model.compile(keras.optimizers.Adam(schedule), loss)
     epochs = max(args.batch * args.steps // len(scans), 1)
     model.fit(scans, labels, batch_size=args.batch, epochs=epochs, verbose=2)
     found = model.predict(held_out, batch_size=4, verbose=0).argmax(-1)
+    dice = mean_dice(truth, found)
     everything = mean_dice(truth, np.full_like(truth, 2))
-    print(json.dumps({"metric": "Dice", "value": mean_dice(truth, found), "chance": everything}))
+    print(json.dumps({"metric": "Dice", "value": dice, "chance": everything}))
 
 
 if __name__ == "__main__":

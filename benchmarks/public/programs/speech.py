@@ -34,9 +34,11 @@ def make_speech(count, rng):
             sound = rng.integers(SOUNDS)
             texts[n, place] = sound
             frames = rng.integers(6, 13)
-            shape = np.exp(-((mels - formants[sound] - shift) ** 2) / 3).sum(1)
+            apart = mels - formants[sound] - shift
+            shape = np.exp(-(apart**2) / 3).sum(1)
             swell = np.sin(np.linspace(0.3, np.pi - 0.3, frames))
-            spectra[n, at : at + frames] += rng.uniform(0.7, 1.5) * swell[:, None] * shape
+            loudness = rng.uniform(0.7, 1.5)
+            spectra[n, at : at + frames] += loudness * swell[:, None] * shape
             at += frames + rng.integers(-1, 2)
     spectra += rng.gamma(1.0, 0.3, spectra.shape)
     return np.log(spectra + 1e-2).astype("float32"), texts, lengths.astype("int32")
@@ -49,9 +51,23 @@ def new_model(width=64):
     x = layers.BatchNormalization(momentum=0.9)(x)
     x = layers.ReLU(max_value=20.0)(x)
     for _ in range(2):
-        x = layers.Bidirectional(layers.GRU(width, return_sequences=True))(x)
+        gru = layers.GRU(width, return_sequences=True)
+        x = layers.Bidirectional(gru)(x)
     x = layers.Dense(2 * width, activation="relu")(x)
-    return keras.Model(inputs, layers.Dense(SOUNDS + 1)(layers.Dropout(0.2)(x)))
+    logits = layers.Dense(SOUNDS + 1)
+    x = layers.Dropout(0.2)(x)
+    return keras.Model(inputs, logits(x))
+
+
+def read(path):
+    """The sounds of the best path: one that lasts is one, and blanks are none."""
+    sounds = []
+    before = SOUNDS
+    for sound in path:
+        if sound not in (before, SOUNDS):
+            sounds.append(sound)
+        before = sound
+    return sounds
 
 
 def edits(found, text):
@@ -61,7 +77,10 @@ def edits(found, text):
         above = row
         row = np.full(len(text) + 1, n + 1)
         for m, other in enumerate(text):
-            row[m + 1] = min(above[m] + (sound != other), above[m + 1] + 1, row[m] + 1)
+            changed = above[m] + (sound != other)
+            inserted = row[m] + 1
+            left_out = above[m + 1] + 1
+            row[m + 1] = min(changed, inserted, left_out)
     return int(row[-1])
 
 
@@ -93,25 +112,19 @@ def main():
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
-    data = tf.data.Dataset.from_tensor_slices((spectra, texts, lengths)).shuffle(
-        4000, seed=args.seed
-    )
-    for number, batch in enumerate(data.repeat().batch(args.batch).take(args.steps)):
+    data = tf.data.Dataset.from_tensor_slices((spectra, texts, lengths))
+    data = data.shuffle(4000, seed=args.seed).repeat().batch(args.batch).take(args.steps)
+    for number, batch in enumerate(data):
         loss = train_step(*batch)
         if number % 50 == 0:
             print(f"step {number}: loss {float(loss):.3f}")
 
     best = model.predict(held_out, batch_size=100, verbose=0).argmax(-1)
-    wrong = total = 0
+    wrong = 0
     for path, text, length in zip(best, spoken, spoken_lengths, strict=True):
-        merged = [
-            sound
-            for n, sound in enumerate(path)
-            if (n == 0 or sound != path[n - 1]) and sound != SOUNDS
-        ]
-        wrong += edits(merged, text[:length])
-        total += int(length)
-    print(json.dumps({"metric": "label error rate", "value": wrong / total, "chance": 1.0}))
+        wrong += edits(read(path), text[:length])
+    rate = wrong / int(spoken_lengths.sum())
+    print(json.dumps({"metric": "label error rate", "value": rate, "chance": 1.0}))
 
 
 if __name__ == "__main__":
