@@ -258,23 +258,21 @@ TAMPERED = {
 }
 
 
+@pytest.mark.parametrize("is_known", [False, True], ids=["read whole", "read beside"])
 @pytest.mark.parametrize(
     ("kind", "tamper", "found"), [(kind, *row) for kind in TAMPERED for row in TAMPERED[kind]]
 )
-def test_what_was_not_planned_is_found(kind, tamper, found):
+def test_what_was_not_planned_is_found(kind, tamper, found, is_known):
     text, edits = EDITED[kind]
     before, proto = written(text, edits)
-    assert (
-        find_violation(
-            before, read_graph(proto, Templates()), edits, before.after(edits, Templates())
-        )
-        == ""
-    )
+    known = before if is_known else None
+    planned = before.after(edits, Templates())
+    after = read_graph(proto, Templates(), known)
+    assert find_violation(before, after, edits, planned) == ""
     tamper(proto.node)
     try:
-        violation = find_violation(
-            before, read_graph(proto, Templates()), edits, before.after(edits, Templates())
-        )
+        after = read_graph(proto, Templates(), known)
+        violation = find_violation(before, after, edits, planned)
     except GraphError as error:
         violation = str(error)
     assert re.search(found, violation)
