@@ -193,7 +193,7 @@ def drop_unprofitable(canvas: Canvas, at_batch: Mapping[int, Shapes] = _AS_IT_IS
     ties += pairs
     if not at_batch:
         own = canvas.subject.shapes
-        at_batch = {0: KnownShapes.of_nodes(canvas.view.protos) if own is None else own}
+        at_batch = {0: KnownShapes.of_nodes(canvas.view) if own is None else own}
     # Batch sizes take turns until each has been weighed without a change.
     turns = itertools.cycle(at_batch.items())
     settled = 0

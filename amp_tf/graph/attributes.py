@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,13 +51,6 @@ def read_signatures(
                 error.what, where=place_of(function, proto.name), fix=error.fix
             ) from None
     return found
-
-
-def nodes_with(protos: Sequence[Any], attr: str) -> Iterator[tuple[int, Any]]:
-    """Yields the number and the proto of each node that has an attribute."""
-    for number, proto in enumerate(protos):
-        if attr in proto.attr:
-            yield number, proto
 
 
 def read_types(

@@ -7,6 +7,7 @@ be, before that.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -171,15 +172,20 @@ class _Changes:
                 proto.attr[name].CopyFrom(value)
             elif name in proto.attr:
                 del proto.attr[name]
-        if edit.inputs is not None:
-            controls = [text for text in proto.input if text.startswith("^")]
-            proto.input[:] = [*(self.text(*source) for source in edit.inputs), *controls]
+        if edit.inputs is None:
+            return
+        texts = list(itertools.starmap(self.text, edit.inputs))
+        for text in proto.input:
+            if text.startswith("^"):
+                texts.append(text)
+        proto.input[:] = texts
 
     def add(self, number: Node, protos: Any) -> None:
         """Adds a new node to a container of NodeDefs, and makes its edits."""
         node = self._new[number - self._first_new]
-        inputs = [self.text(*source) for source in node.inputs]
-        inputs += [f"^{self._names[source]}" for source in node.after]
+        inputs = itertools.starmap(self.text, node.inputs)
         proto = protos.add(name=node.name, op=node.op, device=node.device, input=inputs)
+        for source in node.after:
+            proto.input.append(f"^{self._names[source]}")
         proto.MergeFrom(node.attributes)
         self.make(number, proto)

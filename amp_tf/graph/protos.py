@@ -1,10 +1,13 @@
 """Reads the nodes of a GraphDef into arrays, and finds nodes that are alike.
 
-TensorFlow's own protocol buffers hold the graph. Each node is asked once for its name, device and
-inputs. Nodes of one *kind* have the same op and the same attributes. Attributes whose names begin
-with an underscore are TensorFlow's own marks (a place, shapes) and do not count, unless they give a
-type, a number or a list of types, as attributes of a library function may. Signatures and types are
-read once for each kind: 132 times for an LSTM's 1,573 nodes.
+TensorFlow's own protocol buffers hold the graph. Each node is asked once for its name and inputs.
+Python asks for attributes slowly. So protobuf itself writes the op, device and attributes of each
+node as bytes (:func:`_contents`), and Python looks at nodes with equal bytes once.
+
+Nodes of one *kind* have the same op and the same attributes. TensorFlow's own marks (a place,
+shapes) begin with an underscore, and may have other values, unless these give a type, a number or a
+list of types: a function of the library may define such. Signatures and types are read once a kind:
+139 times for an LSTM's 1,573 nodes.
 """
 
 from __future__ import annotations
@@ -12,9 +15,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,39 +28,32 @@ from amp_tf.graph.datatypes import Indices, Node
 CONTROL = -1
 #: The source of an input whose text names nothing.
 UNKNOWN = -2
-NO_TENSOR = (UNKNOWN, 0)
-_TENSOR = re.compile(r"(.*):([0-9]{1,9})", re.DOTALL)  # no op has more ports
-# A node of so many bytes is a constant, and a kind of its own: comparing it would keep the bytes.
-_LARGE = 4096
+_PORT_DIGITS = 9  # no op has more ports
 _PORT_BITS = 32
 _PORT_MASK = (1 << _PORT_BITS) - 1
-_NOT_OF_A_KIND = ("name", "input", "device", "experimental_debug_info", "experimental_type")
-
-
-@dataclasses.dataclass(frozen=True)
-class Inputs:
-    """The inputs of all nodes of a graph, control inputs included, one after the other.
-
-    Attributes:
-        counts: how many inputs each node has.
-        sources: the node that each input names, or :data:`CONTROL`, or :data:`UNKNOWN`.
-        ports: the output port that each input names; for a control input, the node.
-    """
-
-    counts: Indices
-    sources: Indices
-    ports: Indices
-
-    @functools.cached_property
-    def readers(self) -> Indices:
-        """The node of each input."""
-        return np.repeat(np.arange(len(self.counts), dtype=np.int32), self.counts)
-
-    @functools.cached_property
-    def positions(self) -> Indices:
-        """The place of each input among those of its node."""
-        starts = np.cumsum(self.counts, dtype=np.int32) - self.counts
-        return np.arange(len(self.readers), dtype=np.int32) - starts[self.readers]
+_MARK = b"_"  # begins the names of marks
+_LONG = 128  # the length of a name that takes two bytes
+#: The messages as which a serialized GraphDef is read: a NodeDef has its attributes as bytes, and
+#: no name and inputs; a GraphDef consists of these, or has its nodes as bytes.
+_MESSAGES = """
+    name: "amp_tf/contents.proto"
+    message_type {
+        name: "Content"
+        field { name: "op" number: 2 type: TYPE_BYTES label: LABEL_OPTIONAL }
+        field { name: "device" number: 4 type: TYPE_STRING label: LABEL_OPTIONAL }
+        field { name: "attr" number: 5 type: TYPE_BYTES label: LABEL_REPEATED }
+    }
+    message_type {
+        name: "Contents"
+        field {
+            name: "node" number: 1 type: TYPE_MESSAGE type_name: ".Content" label: LABEL_REPEATED
+        }
+    }
+    message_type {
+        name: "Lines"
+        field { name: "node" number: 1 type: TYPE_BYTES label: LABEL_REPEATED }
+    }
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,86 +61,155 @@ class NodeFacts:
     """The nodes of a graph, without their attributes.
 
     Attributes:
-        names, devices: the name and the device of each node.
+        names, devices: those of each node.
+        texts: the inputs of each node, as it names them.
         kinds: the number of each node's kind.
         firsts: the first node of each kind.
-        inputs: the inputs of all nodes.
     """
 
     names: list[str]
     devices: list[str]
+    texts: list[list[str]]
     kinds: Indices
     firsts: list[Node]
-    inputs: Inputs
 
 
-def read_facts(nodes: Sequence[Any]) -> NodeFacts:
-    """Reads the NodeDefs of a graph.
-
-    An input names the later one of two nodes with the same name.
-    """
-    names = [node.name for node in nodes]
-    texts = [node.input[:] for node in nodes]
-    tensors = _Tensors(names)
-    all_texts = itertools.chain.from_iterable(texts)
-    ends = np.fromiter(map(tensors.__getitem__, all_texts), np.int64)
-    first_of: dict[bytes | Node, Node] = {}
-    first_alike = []
-    for number, node in enumerate(nodes):
-        first_alike.append(first_of.setdefault(_kind_of(node, number), number))
+def read_facts(graph: Any) -> NodeFacts:
+    """Reads the nodes of a GraphDef, but not its library."""
+    nodes = graph.node
+    devices, first_alike = _find_alike(_contents(graph))
     firsts, kinds = np.unique(np.array(first_alike, np.int32), return_inverse=True)
     return NodeFacts(
-        names=names,
-        devices=[sys.intern(node.device) for node in nodes],
+        names=[node.name for node in nodes],
+        devices=devices,
+        texts=[node.input[:] for node in nodes],
         kinds=kinds.astype(np.int32).reshape(-1),
         firsts=firsts.tolist(),
-        inputs=Inputs(
-            counts=np.array(list(map(len, texts)), np.int32),
-            sources=(ends >> _PORT_BITS).astype(np.int32),
-            ports=(ends & _PORT_MASK).astype(np.int32),
-        ),
     )
 
 
-class _Tensors(dict[str, int]):
-    """Maps each text that names an input to a node and a port, packed into one number.
+def pack(node: int, port: int) -> int:
+    """Packs a node, or :data:`CONTROL`, and a port into one number."""
+    return (node << _PORT_BITS) + port
 
-    Each text is read once.
+
+NO_TENSOR = pack(UNKNOWN, 0)
+
+
+def find_inputs(
+    texts: Sequence[Sequence[str]], tensors: Mapping[str, int], nodes: Indices
+) -> Indices:
+    """Finds what nodes read.
+
+    Args:
+        texts: the inputs of each node, as it names them.
+        tensors: what each text names, packed: a node and a port; :data:`CONTROL` and a node;
+            :data:`NO_TENSOR`.
+        nodes: the numbers of the nodes.
+
+    Returns:
+        Four rows, which have for each input what it names, unpacked, the node that reads it, and
+        its place among the inputs of this node.
+    """
+    counts = np.array(list(map(len, texts)), np.int32)
+    all_texts = itertools.chain.from_iterable(texts)
+    ends = np.fromiter(map(tensors.__getitem__, all_texts), np.int64)
+    starts = np.cumsum(counts) - counts
+    positions = np.arange(len(ends)) - np.repeat(starts, counts)
+    rows = [ends >> _PORT_BITS, ends & _PORT_MASK, np.repeat(nodes, counts), positions]
+    return np.array(rows, np.int32)
+
+
+class TensorNames(dict[str, int]):
+    """Maps each text that names an input in a graph to what it names, packed.
+
+    Each text is read once. It names the later one of two nodes with one name.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        super().__init__((name, number << _PORT_BITS) for number, name in enumerate(names))
+        super().__init__(zip(names, itertools.count(0, pack(1, 0))))
         self._nodes = dict(self)
 
     def __missing__(self, text: str) -> int:
         """Reads a text that is not the name of a node."""
-        tensor = UNKNOWN << _PORT_BITS
-        found = _TENSOR.fullmatch(text)
+        tensor = NO_TENSOR
         if text.startswith("^"):
             if text[1:] in self._nodes:
-                awaited = self._nodes[text[1:]] >> _PORT_BITS
-                tensor = (CONTROL << _PORT_BITS) + awaited
-        elif found and found[1] in self._nodes:
-            tensor = self._nodes[found[1]] + int(found[2])
+                tensor = pack(CONTROL, self._nodes[text[1:]] >> _PORT_BITS)
+        else:
+            name, _, port = text.rpartition(":")
+            is_port = port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS
+            if is_port and name in self._nodes:
+                tensor = self._nodes[name] + int(port)
         self[text] = tensor
         return tensor
 
 
-def _kind_of(node: Any, number: Node) -> bytes | Node:
-    """Returns the key of a node's kind: the op and its attributes, serialized.
+def _find_alike(contents: Sequence[bytes]) -> tuple[list[str], list[Node]]:
+    """Returns for each node its device, and the first node of its kind.
 
-    If these are large, the key is the node's number.
+    Args:
+        contents: what :func:`_contents` returns for the nodes.
     """
-    kind = type(node)()
-    kind.CopyFrom(node)
-    for field in _NOT_OF_A_KIND:
-        kind.ClearField(field)
-    marks = [key for key in kind.attr if key[:1] == "_"]
-    for key in marks:
-        if not _gives_ports(kind.attr[key]):
-            del kind.attr[key]
-    content: bytes = kind.SerializeToString(deterministic=True)
-    return content if len(content) < _LARGE else number
+    first_with: dict[bytes, Node] = {}
+    same_content = list(map(first_with.setdefault, contents, range(len(contents))))
+    messages = _messages()
+    devices: dict[Node, str] = {}
+    first_of: dict[Hashable, Node] = {}
+    first_alike: dict[Node, Node] = {}
+    for content, number in first_with.items():
+        parsed = messages["Content"].FromString(content)
+        devices[number] = sys.intern(parsed.device)
+        kind = _kind_of(parsed, messages["Attribute"])
+        first_alike[number] = first_of.setdefault(kind, number)
+    all_devices = list(map(devices.__getitem__, same_content))
+    return all_devices, list(map(first_alike.__getitem__, same_content))
+
+
+def _contents(graph: Any) -> list[bytes]:
+    """Returns what each node of a GraphDef says but for its name and inputs, serialized.
+
+    The serialized graph is parsed as a message that knows fewer fields, and written again.
+    """
+    messages = _messages()
+    stripped = messages["Contents"].FromString(graph.SerializeToString(deterministic=True))
+    stripped.DiscardUnknownFields()
+    found: list[bytes] = messages["Lines"].FromString(stripped.SerializeToString()).node[:]
+    return found
+
+
+@functools.cache
+def _messages() -> Mapping[str, Any]:
+    """Makes the messages of :data:`_MESSAGES`; and ``Attribute``, an attribute with its name."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+    from tensorflow.core.framework import node_def_pb2
+
+    file = text_format.Parse(_MESSAGES, descriptor_pb2.FileDescriptorProto())
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = {"Attribute": node_def_pb2.NodeDef.AttrEntry}
+    for message in file.message_type:
+        descriptor = pool.FindMessageTypeByName(message.name)
+        found[message.name] = message_factory.GetMessageClass(descriptor)
+    return found
+
+
+def _kind_of(content: Any, attribute: Any) -> Hashable:
+    """Returns what nodes of one kind have in common: op and attributes, but the values of marks.
+
+    Args:
+        content: a ``Content`` of :func:`_messages`.
+        attribute: the ``Attribute`` there.
+    """
+    kind = [content.op]
+    for entry in content.attr:
+        # The name stands behind its tag and its length; those of marks take one byte for that.
+        if entry[2:3] == _MARK and entry[1] < _LONG:
+            mark = attribute.FromString(entry)
+            if not _gives_ports(mark.value):
+                entry = mark.key
+        kind.append(entry)
+    return tuple(kind)
 
 
 def _gives_ports(value: Any) -> bool:

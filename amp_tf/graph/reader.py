@@ -3,15 +3,18 @@
 Broken graphs are refused here, with the node and port: unknown ops, duplicate names, dangling
 inputs, a wrong number of inputs, a data input after a control input, edges whose types disagree.
 
-In a graph, one node of each kind is read (:mod:`amp_tf.graph.protos`). In a function, every node is
-read, because its body is small and names tensors in another way.
+In a graph, one node of each kind is read (:mod:`amp_tf.graph.protos`), and in a rewritten graph
+only what changed. In a function, every node is read: its body is small, and it names tensors in its
+own way.
 """
 
 from __future__ import annotations
 
 import collections
+import itertools
+import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,36 +22,64 @@ import numpy as np
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ARG_OP, BROKEN, place_of, read_signatures, read_types
-from amp_tf.graph.datatypes import Node, Port
+from amp_tf.graph.datatypes import Indices
 from amp_tf.graph.edits import attribute
-from amp_tf.graph.protos import CONTROL, NO_TENSOR, UNKNOWN, Inputs, new_graph, read_facts
+from amp_tf.graph.protos import (
+    CONTROL,
+    NO_TENSOR,
+    UNKNOWN,
+    TensorNames,
+    find_inputs,
+    new_graph,
+    pack,
+    read_facts,
+)
 from amp_tf.graph.templates import Signature, Templates, fixed_slot
 from amp_tf.graph.view import GraphView
 
 RETVAL_OP = "_Retval"
+_NO_GRAPH = GraphView.of(
+    [], np.zeros(0, np.int32), [], function="", names=[], devices=[], protos=[]
+)
 
 
-def read_graph(graph: Any, templates: Templates) -> GraphView:
+def read_graph(graph: Any, templates: Templates, before: GraphView | None = None) -> GraphView:
     """Reads the nodes of a GraphDef, but not its function library.
+
+    Args:
+        before: the graph of which this one is a rewrite; only what changed is read.
 
     Raises:
         GraphError: the graph is broken; the message names node and port.
     """
     nodes = graph.node
-    facts = read_facts(nodes)
-    _check_unique(facts.names)
-    firsts = [nodes[number] for number in facts.firsts]
+    if before is None:
+        before = _NO_GRAPH
+        changed = list(range(len(nodes)))
+        facts = read_facts(graph)
+    else:
+        is_changed = map(operator.ne, before.protos, nodes)
+        changed = list(itertools.compress(range(before.node_count), is_changed))
+        changed += range(before.node_count, len(nodes))
+        facts = read_facts(new_graph(node=map(nodes.__getitem__, changed)))
+    added = [""] * (len(nodes) - before.node_count)
+    names = [*before.names[: len(nodes)], *added]
+    devices = [*before.devices[: len(nodes)], *added]
+    for number, name, device in zip(changed, facts.names, facts.devices, strict=True):
+        names[number] = name
+        devices[number] = device
+    if names[: before.node_count] != before.names:  # others may read the node by its old name
+        return read_graph(graph, templates)
+    _check_unique(names)
+    firsts = [nodes[changed[first]] for first in facts.firsts]
     signatures = read_signatures(firsts, templates)
-    view = GraphView.of(
-        signatures,
-        facts.kinds,
-        read_types(firsts, signatures),
-        function="",
-        names=facts.names,
-        devices=facts.devices,
-        protos=nodes,
+    types = read_types(firsts, signatures)
+    numbers = np.array(changed, np.int32)
+    view = before.remade(
+        numbers, facts.kinds, signatures, types, names=names, devices=devices, protos=nodes
     )
-    return _connected(view, facts.inputs)
+    inputs = find_inputs(facts.texts, TensorNames(names), numbers)
+    return _connected(view, inputs, before, numbers)
 
 
 def read_function(function: Any, templates: Templates) -> GraphView:
@@ -64,32 +95,31 @@ def read_function(function: Any, templates: Templates) -> GraphView:
     results = function.signature.output_arg
     body = function.node_def
     ends = _ends_of(function)
-    _check_unique([*(arg.name for arg in arguments), *(node.name for node in body)], title)
-    signatures = [_boundary(arg, ARG_OP, title) for arg in arguments]
-    signatures += [_boundary(arg, RETVAL_OP, title) for arg in results]
-    types = [signature.slots[0].fixed for signature in signatures]
+    protos = [*ends, *body]
+    names = [proto.name for proto in protos]
+    _check_unique(names[: len(arguments)] + names[len(ends) :], title)
+    signatures = []
+    types = []
+    for op, args in ((ARG_OP, arguments), (RETVAL_OP, results)):
+        for arg in args:
+            signature = _boundary(arg, op, title)
+            signatures.append(signature)
+            types.append(signature.slots[0].fixed)
     inner = read_signatures(body, templates, title)
     signatures += inner
     types += read_types(body, inner, title)
-    protos = [*ends, *body]
     view = GraphView.of(
         signatures,
         np.arange(len(protos), dtype=np.int32),
         types,
         function=title,
-        names=[proto.name for proto in protos],
+        names=names,
         devices=[sys.intern(proto.device) for proto in protos],
         protos=protos,
     )
-    tensors = _tensors_of(view)
-    counts = []
-    found = []
-    for proto in protos:
-        counts.append(len(proto.input))
-        for text in proto.input:
-            found.append(tensors.get(text, NO_TENSOR))
-    sources, ports = np.array(found, np.int32).reshape(-1, 2).T
-    return _connected(view, Inputs(np.array(counts, np.int32), sources, ports))
+    numbers = np.arange(len(protos), dtype=np.int32)
+    texts = [proto.input[:] for proto in protos]
+    return _connected(view, find_inputs(texts, _tensors_of(view), numbers), _NO_GRAPH, numbers)
 
 
 def _ends_of(function: Any) -> Any:
@@ -113,24 +143,24 @@ def _ends_of(function: Any) -> Any:
     return ends
 
 
-def _tensors_of(view: GraphView) -> dict[str, tuple[Node, Port]]:
-    """Returns, for each text that may name an input in a function, the node and the port.
+def _tensors_of(view: GraphView) -> Mapping[str, int]:
+    """Returns what each text names that may name an input in a function, packed.
 
     The texts are ``argument``, ``argument:0``, ``node:output argument``, ``node:output
     argument:number`` and ``^node``.
     """
-    found = {}
+    found = collections.defaultdict(lambda: NO_TENSOR)
     for node, name in enumerate(view.names):
         signature = view.signatures[node]
-        found[f"^{name}"] = (CONTROL, node)
+        found[f"^{name}"] = pack(CONTROL, node)
         if signature.op == ARG_OP:
-            found[name] = (node, 0)
-            found[f"{name}:0"] = (node, 0)
+            found[name] = pack(node, 0)
+            found[f"{name}:0"] = pack(node, 0)
         ends = [*signature.output_starts.values(), len(signature.outputs)]
         for number, (output, start) in enumerate(signature.output_starts.items(), 1):
             for port in range(start, ends[number]):
-                found.setdefault(f"{name}:{output}", (node, port))
-                found[f"{name}:{output}:{port - start}"] = (node, port)
+                found.setdefault(f"{name}:{output}", pack(node, port))
+                found[f"{name}:{output}:{port - start}"] = pack(node, port)
     return found
 
 
@@ -155,8 +185,13 @@ def _check_names(view: GraphView) -> None:
     raise GraphError(what, where=where, fix=BROKEN)
 
 
-def _connected(view: GraphView, inputs: Inputs) -> GraphView:
+def _connected(view: GraphView, inputs: Indices, before: GraphView, changed: Indices) -> GraphView:
     """Returns the view with its edges.
+
+    Args:
+        inputs: the inputs of the nodes that changed, as of :func:`find_inputs`.
+        before: the graph before; the other nodes read what they read there.
+        changed: the nodes that changed, or are new.
 
     Raises:
         GraphError: a name holds control characters, an input names nothing, a port does not exist,
@@ -165,12 +200,11 @@ def _connected(view: GraphView, inputs: Inputs) -> GraphView:
     """
     _check_names(view)
     _check_texts(view, inputs)
-    is_control = inputs.sources == CONTROL
-    controls = np.stack([inputs.ports[is_control], inputs.readers[is_control]], axis=1)
-    data = np.flatnonzero(inputs.sources >= 0)
-    src_node = inputs.sources[data]
-    src_port = inputs.ports[data]
-    dst_node = inputs.readers[data]
+    is_kept = ~np.isin(before.controls[:, 1], changed)
+    _, *waits, _ = inputs[:, inputs[0] == CONTROL]
+    controls = np.concatenate([before.controls[is_kept], np.transpose(waits)])
+    ends = before.ends_without(changed, inputs[:, inputs[0] >= 0])
+    src_node, src_port, dst_node, dst_position = ends
     of_inputs, of_outputs = view.ports
     existing = of_outputs.counts[view.kinds[src_node]]
     for edge in np.flatnonzero(src_port >= existing):
@@ -188,31 +222,29 @@ def _connected(view: GraphView, inputs: Inputs) -> GraphView:
             node,
             f"{signature.op} expects {len(signature.inputs)} data input(s) and has {counts[node]}",
         )
-    connected = view.connected(src_node, src_port, dst_node, inputs.positions[data], controls)
+    connected = view.connected(ends, controls)
     edges = connected.edges
     types = np.asarray(view.dtypes, np.int32)
     for edge in np.flatnonzero(types[edges.src_unit] != types[edges.dst_unit]):
         given = datatypes.type_name(int(types[edges.src_unit[edge]]))
         wanted = datatypes.type_name(int(types[edges.dst_unit[edge]]))
         source = view.names[src_node[edge]]
-        position = edges.dst_position[edge]
         raise _broken(
             view,
             dst_node[edge],
-            f"input {position} expects {wanted} and gets {given} from {source!r}",
+            f"input {dst_position[edge]} expects {wanted} and gets {given} from {source!r}",
         )
     return connected
 
 
-def _check_texts(view: GraphView, inputs: Inputs) -> None:
+def _check_texts(view: GraphView, inputs: Indices) -> None:
     """Refuses an input that names nothing, and a data input after a control input."""
-    sources = inputs.sources
-    readers = inputs.readers
+    sources, _, readers, positions = inputs
     is_behind_control = (sources[:-1] < 0) & (readers[:-1] == readers[1:])
     late = 1 + np.flatnonzero(is_behind_control & (sources[1:] >= 0))
     for place in (*np.flatnonzero(sources == UNKNOWN), *late):
         reader = int(readers[place])
-        position = int(inputs.positions[place])
+        position = int(positions[place])
         text = view.protos[reader].input[position]
         if sources[place] >= 0:
             what = f"data input {text!r} comes after a control input"

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from amp_tf.graph.algorithms import flood, heaviest_ends
-from amp_tf.graph.attributes import nodes_with
 from amp_tf.graph.datatypes import SIZES, Indices, Mask, Node, Unit
 from amp_tf.graph.edits import Tensor
 from amp_tf.graph.view import Adjacency, GraphView
@@ -76,14 +75,20 @@ class KnownShapes:
     @classmethod
     def of(cls, shapes: Shapes, names: Iterable[str]) -> KnownShapes:
         """Asks for the shapes of some nodes and keeps those that are known."""
-        return cls({name: found for name in names if (found := shapes.output_shapes(name))})
+        known = {}
+        for name in names:
+            found = shapes.output_shapes(name)
+            if found:
+                known[name] = found
+        return cls(known)
 
     @classmethod
-    def of_nodes(cls, protos: Sequence[Any]) -> KnownShapes:
-        """Reads the shapes that NodeDefs carry; TensorFlow's exporters write them."""
+    def of_nodes(cls, view: GraphView) -> KnownShapes:
+        """Reads the shapes that the nodes of a graph carry; TensorFlow's exporters write them."""
         shapes = {}
-        for _, node in nodes_with(protos, SHAPES_ATTR):
-            shapes[node.name] = list(map(read_shape, node.attr[SHAPES_ATTR].list.shape))
+        for node in view.nodes_by_mark[SHAPES_ATTR]:
+            carried = view.protos[node].attr[SHAPES_ATTR].list.shape
+            shapes[view.names[node]] = list(map(read_shape, carried))
         return cls(shapes)
 
     def __bool__(self) -> bool:
@@ -101,11 +106,7 @@ class KnownShapes:
 
     def filled(self) -> KnownShapes:
         """Returns the shapes with :data:`NOMINAL_BATCH` for each unknown dimension."""
-
-        def fill(shape: Shape | None) -> Shape | None:
-            return shape and tuple(NOMINAL_BATCH if size < 0 else size for size in shape)
-
-        return KnownShapes({name: [*map(fill, shapes)] for name, shapes in self._shapes.items()})
+        return KnownShapes({name: [*map(_filled, shapes)] for name, shapes in self._shapes.items()})
 
 
 NO_SHAPES = KnownShapes({})
@@ -118,6 +119,11 @@ def read_shape(shape: Any) -> Shape | None:
     return tuple(max(dim.size, -1) for dim in shape.dim)
 
 
+def _filled(shape: Shape | None) -> Shape | None:
+    """Returns a shape with :data:`NOMINAL_BATCH` for each unknown dimension."""
+    return shape and tuple(NOMINAL_BATCH if size < 0 else size for size in shape)
+
+
 def element_count(shape: Shape | None) -> int | None:
     """Returns the number of elements, ``None`` where it is unknown.
 
@@ -125,7 +131,7 @@ def element_count(shape: Shape | None) -> int | None:
     """
     if shape is None or any(size < 0 for size in shape[1:]):
         return None
-    return math.prod(NOMINAL_BATCH if size < 0 else size for size in shape)
+    return math.prod(_filled(shape) or ())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,8 +226,10 @@ class Lifetimes:
             reader: the node that waits.
             without: further nodes that do not count.
         """
-        fanins = self.order.fanins(reader)
-        counted = [node for node in fanins if node not in without and not self.is_bound[node]]
+        counted = []
+        for node in self.order.fanins(reader):
+            if node not in without and not self.is_bound[node]:
+                counted.append(node)
         return max(counted, key=self.times.__getitem__, default=None)
 
     def span(self, tensor: Tensor) -> tuple[int, int]:

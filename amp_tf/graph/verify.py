@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from amp_tf.graph.algorithms import is_sorted
-from amp_tf.graph.attributes import ROUNDED_ATTR, nodes_with
+from amp_tf.graph.attributes import ROUNDED_ATTR
 from amp_tf.graph.datatypes import FLOAT, Indices, Mask
 from amp_tf.graph.edits import NO_EDITS, Edits
 from amp_tf.graph.view import GraphView
@@ -50,10 +50,9 @@ class Case:
     @functools.cached_property
     def rounded(self) -> Mask:
         """The nodes that got the mark of a rounded product."""
-        had_it = {node for node, _ in nodes_with(self.original.protos, ROUNDED_ATTR)}
         found = np.zeros(self.after.node_count, np.bool_)
-        for node, _ in nodes_with(self.after.protos, ROUNDED_ATTR):
-            found[node] = node not in had_it
+        found[self.after.nodes_by_mark[ROUNDED_ATTR]] = True
+        found[self.original.nodes_by_mark[ROUNDED_ATTR]] = False
         return found
 
     @functools.cached_property
@@ -127,15 +126,17 @@ def _waits_kept(case: Case) -> str:
 
 
 def _attributes_kept(case: Case) -> str:
-    """Finds a node with a changed attribute that gives no type."""
-    after = case.after.protos
-    changed = set(case.edits.remade(case.original.node_count))
-    for node, (old, new) in enumerate(zip(case.original.protos, after, strict=False)):
-        if old != new:
-            changed.add(node)
-    for node in sorted(changed):
-        if _attributes(case.before.protos[node]) != _attributes(after[node]):
-            return f"an attribute of {case.before.names[node]!r} that is not a type changed"
+    """Finds a node of which an attribute changed that gives no type."""
+    before = case.before
+    after = case.after
+    # Nodes of one kind have equal attributes, but for the values of marks.
+    kinds = before.kinds.astype(np.int64) * len(after.of_kind) + after.kinds[: before.node_count]
+    _, firsts = np.unique(kinds, return_index=True)
+    for node in sorted({*firsts.tolist()}.union(*before.nodes_by_mark.values())):
+        old = before.protos[node]
+        new = after.protos[node]
+        if old != new and _attributes(old) != _attributes(new):
+            return f"an attribute of {before.names[node]!r} that is not a type changed"
     return ""
 
 

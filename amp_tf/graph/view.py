@@ -7,6 +7,7 @@ compressed-row form, between units.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -148,8 +149,8 @@ class GraphView:
         function: the function's name, empty for a graph.
         protos: the NodeDef of each node; a function's arguments and results come first. A graph's
             are its own container, which makes a Python object at each access.
-        kinds: the number of each node's kind; nodes of one kind differ only in name, device, inputs
-            and TensorFlow's own marks.
+        kinds: the number of each node's kind; nodes of one kind differ in name, device, inputs and
+            the values of TensorFlow's own marks alone.
         of_kind: the signature of each kind.
         base: the first unit of each node, and the number of units at the end.
         slot_of_unit: for each unit, the number of its slot among the slots of all kinds, one kind
@@ -210,17 +211,17 @@ class GraphView:
         outputs = _Table([kind.outputs for kind in self.of_kind])
         return inputs, outputs
 
-    def connected(
-        self,
-        src_node: Indices,
-        src_port: Indices,
-        dst_node: Indices,
-        dst_position: Indices,
-        controls: Indices,
-    ) -> GraphView:
-        """Returns the view with edges between output ports and data inputs, which must exist."""
+    def connected(self, ends: Indices, controls: Indices) -> GraphView:
+        """Returns the view with edges between output ports and data inputs, which must exist.
+
+        Args:
+            ends: of each data edge the node and port that it comes from, and the node and data
+                input that it goes to; four rows, ordered as :class:`Edges` are.
+            controls: the control edges.
+        """
         base = np.asarray(self.base, np.int32)
         inputs, outputs = self.ports
+        src_node, src_port, dst_node, dst_position = ends
         src_unit = base[src_node] + outputs.at(self.kinds[src_node], src_port)
         dst_unit = base[dst_node] + inputs.at(self.kinds[dst_node], dst_position)
         edges = Edges(src_node, src_port, dst_node, dst_position, src_unit, dst_unit)
@@ -278,6 +279,20 @@ class GraphView:
         found = np.zeros((3, self.node_count), np.float32)
         constants = self.nodes_with((CONST_OP,))
         found[:, constants] = np.array(self.read_once(constants, _figures_of)).T.reshape(3, -1)
+        return found
+
+    @functools.cached_property
+    def nodes_by_mark(self) -> dict[str, list[Node]]:
+        """The nodes that have each of TensorFlow's marks: attributes that begin with ``_``."""
+        kinds_by_mark: dict[str, list[int]] = {}
+        examples = dict(zip(self.kinds.tolist(), range(self.node_count), strict=True))
+        for kind, node in examples.items():
+            for name in self.protos[node].attr:
+                if name[:1] == "_":
+                    kinds_by_mark.setdefault(name, []).append(kind)
+        found: dict[str, list[Node]] = collections.defaultdict(list)
+        for name, kinds in kinds_by_mark.items():
+            found[name] = np.flatnonzero(np.isin(self.kinds, kinds)).tolist()
         return found
 
     def read_once(self, nodes: Sequence[Node], read: Callable[[Any], Any]) -> list[Any]:
@@ -396,34 +411,59 @@ class GraphView:
     def after(self, edits: Edits, templates: Templates) -> GraphView:
         """Returns the view of the edited graph, before its bytes exist."""
         nodes = EditedNodes(self.protos, self.names, edits)
-        # A node that is new, or gets another op, attributes or types, becomes a kind of its own.
-        remade = edits.remade(self.node_count)
-        made = [nodes[number] for number in remade]
+        # A node that is new, or gets another op, attributes or types, is a kind of its own.
+        remade = np.array(edits.remade(self.node_count), np.int32)
+        made = [nodes[number] for number in remade.tolist()]
         signatures = read_signatures(made, templates, self.function)
-        kinds = np.concatenate([self.kinds, np.zeros(len(edits.new), np.int32)])
-        kinds[remade] = np.arange(len(self.of_kind), len(self.of_kind) + len(made))
-        slot_count = sum(len(kind.slots) for kind in self.of_kind)
-        types = np.zeros(slot_count, np.int32)
-        types[self.slot_of_unit] = self.dtypes
-        after = GraphView.of(
-            [*self.of_kind, *signatures],
-            kinds,
-            [*types.tolist(), *read_types(made, signatures, self.function)],
-            function=self.function,
+        after = self.remade(
+            remade,
+            np.arange(len(made), dtype=np.int32),
+            signatures,
+            read_types(made, signatures, self.function),
             names=[*self.names, *(node.name for node in edits.new)],
             devices=[*self.devices, *(node.device for node in edits.new)],
             protos=nodes,
         )
-        waits: list[tuple[Node, Node]] = [(wait.after, wait.node) for wait in edits.waits]
+        waits: list[tuple[Node, Node]] = []
+        for wait in edits.waits:
+            waits.append((wait.after, wait.node))
         for number, node in enumerate(edits.new, self.node_count):
-            waits += [(awaited, number) for awaited in node.after]
+            for awaited in node.after:
+                waits.append((awaited, number))
         added = np.array(waits, np.int32).reshape(-1, 2)
         controls = np.concatenate([self.controls, added])
-        src_node, src_port, dst_node, dst_position = self._ends_after(edits)
-        return after.connected(src_node, src_port, dst_node, dst_position, controls)
+        return after.connected(self._ends_after(edits), controls)
+
+    def remade(
+        self,
+        numbers: Indices,
+        kinds: Indices,
+        of_kind: Sequence[Signature],
+        types: Sequence[int],
+        **others: Any,
+    ) -> GraphView:
+        """Returns the view, without edges, once some nodes are others.
+
+        Args:
+            numbers: the nodes that are others, or new.
+            kinds: their kinds, numbered anew.
+            of_kind: the signature of each of these kinds.
+            types: the types of the slots of these kinds, one kind after the other.
+            others: names, devices and protos of all nodes.
+        """
+        new_count = len(others["names"]) - self.node_count
+        all_kinds = np.concatenate([self.kinds, np.zeros(new_count, np.int32)])
+        all_kinds[numbers] = len(self.of_kind) + kinds
+        own_types = np.zeros(sum(len(kind.slots) for kind in self.of_kind), np.int32)
+        own_types[self.slot_of_unit] = self.dtypes
+        all_types = [*own_types.tolist(), *types]
+        signatures = [*self.of_kind, *of_kind]
+        return GraphView.of(signatures, all_kinds, all_types, function=self.function, **others)
 
     def _ends_after(self, edits: Edits) -> Indices:
-        """Returns the data edges after the edits, in the four columns of :meth:`connected`."""
+        """Returns the ends of the data edges once the edits are made, as :meth:`connected` takes
+        them.
+        """
         # The inputs of nodes that are new or read something else.
         given: dict[Node, list[Tensor]] = {}
         for reop in edits.reops:
@@ -433,17 +473,26 @@ class GraphView:
             given[number] = list(node.inputs)
         for rewire in edits.rewires:
             if rewire.node not in given:
-                inward = self.edges.into(rewire.node)
-                given[rewire.node] = list(inward.rows("src_node", "src_port"))
+                given[rewire.node] = self.inputs(rewire.node)
             given[rewire.node][rewire.position] = (rewire.src_node, rewire.src_port)
         rows = []
         for number, inputs in given.items():
             for position, (source, port) in enumerate(inputs):
                 rows.append((source, port, number, position))
-        kept = self.edges.at(~np.isin(self.edges.dst_node, list(given)))
-        before = np.array([kept.src_node, kept.src_port, kept.dst_node, kept.dst_position])
         added = np.array(rows, np.int32).reshape(-1, 4).T
-        ends: Indices = np.concatenate([before, added], axis=1)
+        return self.ends_without(list(given), added)
+
+    def ends_without(self, nodes: Sequence[Node] | Indices, added: Indices) -> Indices:
+        """Returns the ends of the data edges, as :meth:`connected` takes them, without those to
+        some nodes, and with others.
+
+        Args:
+            nodes: the nodes.
+            added: the ends of others, in any order.
+        """
+        edges = self.edges.at(~np.isin(self.edges.dst_node, nodes))
+        kept = [edges.src_node, edges.src_port, edges.dst_node, edges.dst_position]
+        ends: Indices = np.concatenate([kept, added], axis=1)
         return ends[:, np.argsort(ends[2], kind="stable")]
 
     def detached(self) -> GraphView:

@@ -18,7 +18,7 @@ import numpy as np
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
-from amp_tf.graph.attributes import ARG_OP, ROUNDED_ATTR, nodes_with
+from amp_tf.graph.attributes import ARG_OP, ROUNDED_ATTR
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.names import SPLIT_SUFFIX, Matcher, matcher, whole_of
 from amp_tf.graph.reader import RETVAL_OP
@@ -113,7 +113,7 @@ def find_obstacles(
     forced.update(dict.fromkeys(named, Code.FORCED_BY_NAME))
     named = _find_named(view, config.keep_float32, fused, matched)
     code_of.update(dict.fromkeys(named, Code.KEPT_BY_NAME))
-    code_of.update((node, Code.ROUNDED_BEFORE) for node, _ in nodes_with(view.protos, ROUNDED_ATTR))
+    code_of.update(dict.fromkeys(view.nodes_by_mark[ROUNDED_ATTR], Code.ROUNDED_BEFORE))
     for node, name in enumerate(view.names):
         if name in preserve:
             code_of[node] = Code.PRESERVED
@@ -166,7 +166,8 @@ def _precisions_by_scopes(
 ) -> Iterator[tuple[Node, bytes]]:
     """Yields the nodes inside scopes with the precision that their scopes ask for."""
     find = functools.cache(matcher)
-    scopes = {node: proto.attr[SCOPE_ATTR].s for node, proto in nodes_with(view.protos, SCOPE_ATTR)}
+    marked = view.nodes_by_mark[SCOPE_ATTR]
+    scopes = {node: view.protos[node].attr[SCOPE_ATTR].s for node in marked}
     of_filters = {node: scopes[each] for node, each in fused.filters.items() if each in scopes}
     for node, around in (of_filters | scopes).items():
         yield node, _precision_in(around, view.names[node], matched, find)

@@ -207,12 +207,14 @@ class Products:
     nodes: tuple[int, ...] = (0, 0, 0)
 
     @classmethod
-    def of(cls, painting: Painting, shapes: Shapes) -> Products:
+    def of(cls, painting: Painting, shapes: KnownShapes) -> Products:
         """Counts the products of one run of a graph."""
         view = painting.view
         products = view.nodes_with(PRODUCTS)
         converted = set(painting.converted_nodes())
-        counts = [operations_of(view, node, shapes) for node in products]
+        counts: list[float | None] = [None] * len(products)
+        if shapes:
+            counts = [operations_of(view, node, shapes) for node in products]
         runs: Sequence[float] = ()
         if any(count is not None for count in counts):
             runs = count_runs(view).of_nodes

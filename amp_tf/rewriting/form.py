@@ -142,7 +142,7 @@ class Job:
             if missing:
                 raise missing_node(min(missing), view.names, "rewrite(preserve=…)")
         if shapes is None:
-            shapes = KnownShapes.of_nodes(view.protos)
+            shapes = KnownShapes.of_nodes(view)
         if not self.chooses:
             return Form(self, view, shapes)
         from amp_tf.cpu.list_shapes import follow_lists
@@ -430,11 +430,14 @@ def plan_casts(
     # The types of a tensor on its way from the op that gives it to the one that reads it.
     given = [computed[edges.src_unit], after[edges.src_unit]]
     wanted = [after[edges.dst_unit], computed[edges.dst_unit]]
-    ways = np.stack([*given, *wanted], axis=1).tolist()
+    ways = list(map(tuple, np.stack([*given, *wanted], axis=1).tolist()))
+    types_of = {}
+    for way in {*ways}:
+        types_of[way] = tuple(data_type for data_type, _ in itertools.groupby(way))
     ends = edges.rows("src_node", "src_port", "dst_node", "dst_position")
     readers: dict[tuple[Tensor, tuple[int, ...]], list[Reader]] = {}
     for (node, port, reader, position), way in zip(ends, ways, strict=True):
-        types = tuple(data_type for data_type, _ in itertools.groupby(way))
+        types = types_of[way]
         for end in range(2, len(types)):
             readers.setdefault(((node, port), types[:end]), [])
         readers.setdefault(((node, port), types), []).append((reader, position))

@@ -187,8 +187,10 @@ def rewrite(
             job = Job.of(config, resolution, library, names, **known)
             result, report = _rewrite_nodes(graph, job, shapes)
             return result, [report]
-        own = type(graph)()
-        own.CopyFrom(graph)
+        own = graph
+        if functions and graph.library.function:  # these are changed in their place
+            own = type(graph)()
+            own.CopyFrom(graph)
         job = Job.of(config, resolution, own.library, names, **known)
         return _rewrite_graph(own, job, shapes, functions)
 
@@ -374,7 +376,7 @@ def _rewrite_nodes(given: Any, job: Job, shapes: Shapes | None) -> tuple[Any | N
         result = editor.apply_to_function(given, view, edits, form.view.signatures)
     else:
         result = editor.apply_to_graph(given, view.names, edits)
-    _verify(view, lambda: read(result, job.templates), form)
+    _verify(view, result, form)
     return result, report
 
 
@@ -401,14 +403,19 @@ def _rewrite_graph(
     return result, [report, *reports]
 
 
-def _verify(before: GraphView, read: Callable[[], GraphView], form: Form) -> None:
+def _verify(before: GraphView, result: Any, form: Form) -> None:
     """Raises a RewriteError where a result is wrong.
 
     The result is read here, because an error in it is amp_tf's and not the graph's.
     """
+    templates = form.job.templates
     cause = None
     try:
-        violation = verify.find_violation(before, read(), form.edits, form.view)
+        if before.function:
+            after = read_function(result, templates)
+        else:
+            after = read_graph(result, templates, before)
+        violation = verify.find_violation(before, after, form.edits, form.view)
     except GraphError as error:
         violation = f"{error.where}: {error.what}"
         cause = error

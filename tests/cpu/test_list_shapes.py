@@ -27,7 +27,8 @@ def test_shapes_come_from_the_attribute_that_exporters_write():
         x = tf.compat.v1.placeholder(tf.float32, (None, 4), name="x")
         tf.split(x, 2, axis=1, name="s")
         tf.compat.v1.placeholder(tf.float32, None, name="any")
-    shapes = KnownShapes.of_nodes(graph.as_graph_def(add_shapes=True).node)
+    view = read_graph(graph.as_graph_def(add_shapes=True), Templates())
+    shapes = KnownShapes.of_nodes(view)
     assert shapes.output_shapes("s") == [(-1, 2), (-1, 2)]
     assert shapes.output_shapes("any") == [None]
     assert shapes.output_shapes("nothing") == ()
@@ -129,7 +130,7 @@ def test_the_products_of_a_loops_gradient_are_known():
         tf.import_graph_def(frozen.graph.as_graph_def(), name="")
     graph_def = lowered.as_graph_def(add_shapes=True)
     view = read_graph(graph_def, Templates(graph_def.library))
-    before = KnownShapes.of_nodes(view.protos)
+    before = KnownShapes.of_nodes(view)
     after = follow_lists(view, before)
     products = view.nodes_with(("MatMul",))
     assert len(products) == 3

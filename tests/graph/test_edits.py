@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
+from amp_tf.errors import GraphError
 from amp_tf.graph import editor
 from amp_tf.graph.edits import Edits, NewNode, Reop, Rewire, Wait, attribute, having
 from amp_tf.graph.reader import read_graph
@@ -135,6 +138,38 @@ def retyped(view):
 def test_the_view_after_edits_is_that_of_the_graph_when_it_is_written(text, edits):
     view, proto = written(text, edits)
     check_same(view.after(edits, Templates()), read_graph(proto, Templates()))
+    check_same(read_graph(proto, Templates(), view), read_graph(proto, Templates()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda nodes: nodes.pop(0),
+        lambda nodes: nodes.pop(),
+        lambda nodes: nodes.insert(0, nodes[-1]),
+        lambda nodes: nodes.append(type(nodes[0])(name="new", op="NoOp", input=["^x"])),
+        lambda nodes: setattr(nodes[-1], "name", "other"),
+        lambda nodes: setattr(nodes[0], "device", "/cpu:0"),
+        lambda nodes: nodes[0].attr["_mark"].CopyFrom(attribute(b=True)),
+    ],
+)
+def test_a_graph_that_is_read_beside_another_one_is_read_as_by_itself(change):
+    view = view_of(SPLITTING)
+    nodes = list(graph(SPLITTING).node)
+    change(nodes)
+    proto = graph("")
+    for node in nodes:
+        if node.name not in [other.name for other in proto.node]:
+            proto.node.append(node)
+    try:
+        alone = read_graph(proto, Templates())
+    except GraphError as error:
+        with pytest.raises(GraphError, match=re.escape(str(error))):
+            read_graph(proto, Templates(), view)
+        return
+    beside = read_graph(proto, Templates(), view)
+    check_same(beside, alone)
+    assert beside.nodes_by_mark == alone.nodes_by_mark
 
 
 def test_the_view_after_an_op_with_more_types_is_that_of_the_graph_when_it_is_written():

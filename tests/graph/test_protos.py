@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 from google.protobuf import text_format
 from hypothesis import example, given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tensorflow.core.framework import graph_pb2
 
 from amp_tf.errors import GraphError
-from amp_tf.graph.protos import CONTROL, UNKNOWN, parse_graph, read_facts
+from amp_tf.graph.protos import CONTROL, UNKNOWN, TensorNames, find_inputs, parse_graph, read_facts
 from tests.small_graphs import graph
 
 NAMES = ["a", "b", "ab", "a/b", "a:1", "", "n" * 200, "ä"]
@@ -81,22 +82,25 @@ def meaning(text, number_of):
 @example(())
 def test_facts_are_what_the_nodes_say(rows):
     made = graph_of(rows)
-    found = read_facts(made.node)
+    found = read_facts(made)
     assert found.names == [node.name for node in made.node]
     assert found.devices == [node.device for node in made.node]
     number_of = {name: number for number, name in enumerate(found.names)}
-    counts = []
-    ends = []
-    facts = []
-    for node in made.node:
-        counts.append(len(node.input))
-        ends += [meaning(text, number_of) for text in node.input]
-        # Nodes of one kind have one op and the same attributes but for marks.
-        types = {(key, value.type) for key, value in node.attr.items() if key != "_class"}
-        facts.append((node.op, frozenset(types)))
-    assert found.inputs.counts.tolist() == counts
-    sources = found.inputs.sources.tolist()
-    assert list(zip(sources, found.inputs.ports.tolist(), strict=True)) == ends
+    numbers = np.arange(len(rows), dtype=np.int32)
+    inputs = find_inputs(found.texts, TensorNames(found.names), numbers).T.tolist()
+    assert [place for _, _, *place in inputs] == [
+        [reader, position]
+        for reader, node in enumerate(made.node)
+        for position in range(len(node.input))
+    ]
+    assert [(source, port) for source, port, *_ in inputs] == [
+        meaning(text, number_of) for node in made.node for text in node.input
+    ]
+    # Nodes of one kind have one op and the same attributes, but for the values of marks.
+    facts = [
+        (node.op, frozenset((key, value.type) for key, value in node.attr.items()))
+        for node in made.node
+    ]
     assert (found.kinds.tolist(), found.firsts) == numbered(facts)
 
 
@@ -119,21 +123,20 @@ def test_what_gives_types_and_ports_is_no_mark_though_its_name_begins_with_an_un
     for value in values:
         text_format.Parse(value, made.node.add(op="f").attr["_x"])
     before = made.SerializeToString(deterministic=True)
-    assert read_facts(made.node).kinds.tolist() == ([0, 0] if is_mark else [0, 1])
+    assert read_facts(made).kinds.tolist() == ([0, 0] if is_mark else [0, 1])
     assert made.SerializeToString(deterministic=True) == before
 
 
-def test_a_large_constant_is_a_kind_of_its_own():
-    """To compare it, its bytes would be copied."""
+def test_large_constants_are_of_one_kind_if_they_are_equal():
     made = graph(
         "a = Const() dtype=float32\nb = Const() dtype=float32\nc = Const() dtype=float32\nd = "
         "Relu(c)"
     )
     for node, size in zip(made.node, (16, 16, 100_000, 0), strict=True):
         node.attr["value"].tensor.tensor_content = bytes(size)
-    assert read_facts(made.node).kinds.tolist() == [0, 0, 1, 2]
+    assert read_facts(made).kinds.tolist() == [0, 0, 1, 2]
     made.node[1].CopyFrom(made.node[2])
-    assert read_facts(made.node).kinds.tolist() == [0, 1, 2, 3]
+    assert read_facts(made).kinds.tolist() == [0, 1, 1, 2]
 
 
 def test_bytes_that_are_no_graph_are_refused():

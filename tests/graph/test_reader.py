@@ -247,7 +247,7 @@ def test_an_argument_has_the_attributes_that_its_function_gives_it():
     shape.dim.add().size = 3
     before = made.SerializeToString(deterministic=True)
     view = read_function(made, Templates())
-    assert KnownShapes.of_nodes(view.protos).output_shapes("x") == [(3,)]
+    assert KnownShapes.of_nodes(view).output_shapes("x") == [(3,)]
     assert [proto.attr["index"].i for proto in view.protos[:2]] == [0, 1]
     assert made.SerializeToString(deterministic=True) == before
 

@@ -215,21 +215,25 @@ TAMPERED = {
 }
 
 
+@pytest.mark.parametrize("is_known", [False, True], ids=["read whole", "read beside"])
 @pytest.mark.parametrize(
     ("kind", "name", "old", "new", "found"),
     [(kind, *row) for kind in TAMPERED for row in TAMPERED[kind]],
 )
-def test_what_was_not_planned_is_found(kind, name, old, new, found):
+def test_what_was_not_planned_is_found(kind, name, old, new, found, is_known):
     text, edits = EDITED[kind]
     before, proto = written(text, edits)
+    known = before if is_known else None
     after = before.after(edits, Templates())
     lines = {node.name: node_to_text(node) for node in proto.node}
     planned = "\n".join(lines.values())
-    assert find_violation(before, view(planned), edits, after) == ""
+    read = read_graph(graph(planned), Templates(), known)
+    assert find_violation(before, read, edits, after) == ""
     assert old in lines[name]
     tampered = planned.replace(lines[name], lines[name].replace(old, new, 1))
     try:
-        violation = find_violation(before, view(tampered), edits, after)
+        read = read_graph(graph(tampered), Templates(), known)
+        violation = find_violation(before, read, edits, after)
     except GraphError as error:
         violation = str(error)
     assert re.search(found, violation)

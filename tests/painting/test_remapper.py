@@ -89,7 +89,7 @@ def _told_and_done(function, *shapes, dtype=tf.float32):
         view = read_graph(graph.as_graph_def(add_shapes=True), Templates())
         asked = {"AddN", "AddV2", "BiasAdd", "BiasAddGrad", *ACTIVATIONS, *ERFS}
         found = computed_with_products(
-            view, np.zeros(view.node_count, np.bool_), KnownShapes.of_nodes(view.protos)
+            view, np.zeros(view.node_count, np.bool_), KnownShapes.of_nodes(view)
         )
         told = sorted(view.ops[node] for node in found if view.ops[node] in asked)
         metadata = tf.compat.v1.RunMetadata()
