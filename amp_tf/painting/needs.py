@@ -17,7 +17,8 @@ nothing in ordinary models, because the need ends at sums and means, in which ro
 sign cancel, because a sum of a value and of a negative one asks nothing (the gradients of a Gelu
 and of a gate are such), and because x - mean(x) asks nothing of x, but that the mean is not
 rounded: both sides have the rounding of x. The loss there depends on sizes that only a run
-knows; a comparison finds it. Two sums or means that are subtracted are both left unrounded.
+knows; a comparison finds it. Two sums or means that are subtracted are both left unrounded, and so
+are the squares and products that they add.
 
 *Whole numbers, phases.* A rounding is relative, and their need is absolute: 1,001 is 1,000
 in bfloat16, and of the fraction of 1,000.3 nothing is left.
@@ -174,17 +175,22 @@ def _compared_totals(values: ValueGraph) -> NodeMask:
 
 def _totals_apart(values: ValueGraph) -> NodeMask:
     """Returns the sums and means whose differences are taken, as of a mean square and the square of
-    a mean.
+    a mean, with the multiplications whose results they add.
 
-    Their inputs may be 16 bit; the sums themselves stay float32: no rounding of another one is
-    beside theirs to cancel it.
+    The factors may be 16 bit: both sides have their rounding. That of a total or of a square is on
+    one side alone, and no other is beside it to cancel it.
     """
-    passing = _moving_or_of(_LINEAR, values)
-    totals = values.of_ops(table.TOTALS)
+    passing = _moving_or_of(_LINEAR | table.POWERS, values)
+    totals = values.of_ops(table.TOTALS | table.WINDOWED)
     near = totals | values.downstream(totals, through=passing)
     near_inputs = np.bincount(values.readers[near[values.sources]], minlength=len(near))
     apart = values.of_ops(table.SUBTRACTING) & (near_inputs == 2)
-    return totals & values.sources_of(apart | values.upstream(apart, through=passing))
+    found = totals & values.sources_of(apart | values.upstream(apart, through=passing))
+    # The weights of a mean are factors, too, but must add up to one.
+    multiplying = _moving_or_of(table.SCALING | table.POWERS | table.SOFTMAXES, values)
+    terms = values.upstream(found, through=multiplying)
+    multiplied = terms & ~values.moving
+    return found | multiplied | values.downstream(multiplied, through=terms)
 
 
 #: In the order in which they say why.

@@ -19,6 +19,7 @@ GROUPS = (
     "squares",
     "bounded",
     "softmaxes",
+    "moments",
     "optimizers",
     "losses",
     "layers",

@@ -165,6 +165,14 @@ LIMITS: tuple[Limit, ...] = (
         cases="mean 50|equal rows|1e3",
     ),
     Limit(
+        "moments/.*",
+        ALL,
+        300.0,
+        "the gradients of a second (third) moment and of a mean, each some ten (hundred) times as "
+        "large as their sum, are rounded, once each",
+        tensors="gradient.*",
+    ),
+    Limit(
         "practice/(gumbel choice|switch routing)",
         ALL,
         30.0,
