@@ -8,12 +8,12 @@ of 0.1 m are 5,008 m or 4,992 m in bfloat16.
 Each value has an origin. *Product*: made by products and what follows them; it carries a rounding
 of its own size already. *Parameter*: variables such as biases, which are small beside what they
 join, tensors that a trace captured, random numbers, and constants below :data:`GREAT`. *Exact*:
-what a program is given, counts, great constants, and the weights of products: what is added to one
-is an update. *Joined*: exact and product, by an op that keeps absolute sizes: an addition, a
-concatenation, a choice. To multiply joins nothing, because the error of a product stays relative;
-so a factor that comes from a product ends what is exact, and so do ops whose result is bounded or
-normalized. Numbers that stand for never, as in masks, are not joined to be kept: beside them all
-else is to vanish.
+what a program is given, counts, great constants, and the sum of what a variable holds and of an
+update, where it is stored again. *Joined*: exact and product, by an op that keeps absolute sizes:
+an addition, a concatenation, a choice. To multiply joins nothing, because the error of a product
+stays relative; so a factor that comes from a product ends what is exact, and so do ops whose result
+is bounded or normalized. Numbers that stand for never, as in masks, are not joined to be kept:
+beside them all else is to vanish.
 
 *Running sums.* ``x = x + step`` in 16 bit stands still once a step is less than a 500th of x, in a
 loop or written out. That the results of a function may be its next arguments covers functional
@@ -27,6 +27,7 @@ float16's range; and ops that need more of a product's value alone (:mod:`amp_tf
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -122,8 +123,8 @@ def _come_back(values: ValueGraph) -> NodeMask:
         closing[results] = True
     elif arguments and results:  # each result may become each: all through the first argument
         first, *others = arguments
-        links += ((result, first) for result in results)
-        links += ((first, other) for other in others)
+        links += itertools.product(results, [first])
+        links += itertools.product([first], others)
     return values.on_cycles(~values.users, closing, np.array(links, np.int32).reshape(-1, 2).T)
 
 
@@ -184,12 +185,12 @@ def _great_constants(values: ValueGraph) -> NodeMask:
 
 
 def _updates(values: ValueGraph) -> NodeMask:
-    """Returns the additions to weights that a product reads as they are."""
-    variables = values.of_ops({*table.READ_OPS, *table.REFERENCE_VARIABLES})
-    handing_on = values.of_ops(table.HANDING_ON)
-    read = variables & values.upstream(values.users, through=variables | handing_on)
-    read |= values.downstream(read, through=handing_on)
-    return values.of_ops(table.ADDING) & values.readers_of(read)
+    """Returns the additions, to what a variable holds, whose result is stored again."""
+    passing = values.of_ops(table.HANDING_ON | table.SCALING | table.ADDING)
+    read = values.of_ops({*table.READ_OPS, *table.REFERENCE_VARIABLES})
+    summed = values.downstream(read, through=passing)
+    stored = values.upstream(values.of_ops(table.STORING), through=passing)
+    return values.of_ops(table.ADDING) & summed & stored
 
 
 def _dropping(values: ValueGraph, behind: NodeMask) -> EdgeMask:

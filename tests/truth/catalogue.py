@@ -20,6 +20,7 @@ GROUPS = (
     "bounded",
     "softmaxes",
     "moments",
+    "rules",
     "optimizers",
     "losses",
     "layers",

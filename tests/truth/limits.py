@@ -173,6 +173,12 @@ LIMITS: tuple[Limit, ...] = (
         tensors="gradient.*",
     ),
     Limit(
+        "rules/waiting in queues",
+        ALL,
+        300.0,
+        "1 - y of a sigmoid near one is what is left of y, which is rounded, once",
+    ),
+    Limit(
         "practice/(gumbel choice|switch routing)",
         ALL,
         30.0,
