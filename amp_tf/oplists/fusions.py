@@ -60,7 +60,7 @@ class Fusion:
 
 
 def _same(*names: str) -> dict[str, str]:
-    return {name: name for name in names}
+    return dict(zip(names, names, strict=True))
 
 
 _OF_CONVOLUTIONS = _same("strides", "padding", "data_format", "dilations")

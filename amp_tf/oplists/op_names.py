@@ -20,7 +20,7 @@ import dataclasses
 import difflib
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from amp_tf.config import LIST_NAMES, AmpConfig, ListName, setting_name
@@ -68,7 +68,7 @@ def register_op(op: str, *, list: ListName, why: str) -> None:
             ),
         )
     move = f"a program moves it for itself by {setting_name(f'{name}_add')}"
-    own = dict.fromkeys(row.op_list for row in ROWS if row.op == op)
+    own = _own_lists(op)
     if own:
         raise OpListError(
             f"op {op!r} is on the {' and the '.join(own)} list of amp_tf itself",
@@ -97,6 +97,11 @@ def registered_rows() -> tuple[OpRow, ...]:
 def find_registered(op: str) -> OpRow | None:
     """The row of an op; ``None`` where it is not registered."""
     return next(iter(_rows.get(op, ())), None)
+
+
+def _own_lists(op: str) -> Collection[str]:
+    """The lists of amp_tf itself that an op is on, each once, in the order of the table."""
+    return dict.fromkeys(row.op_list for row in ROWS if row.op == op)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +195,7 @@ def _changes(config: AmpConfig) -> Iterator[tuple[str, str]]:
 def _warn_once(field: str, op: str) -> None:
     from absl import logging  # TensorFlow requires it; doctor reports if it is missing
 
-    lists = sorted({row.op_list for row in ROWS if row.op == op})
+    lists = sorted(_own_lists(op))
     logging.warning(
         "amp_tf: %s: op %r is not on the %s list, so removing it changes nothing. "
         "It is on %s list.",

@@ -52,7 +52,11 @@ class OpRow:
 
 
 def _rows(op_list: str, why: str, ops: str, tables: tuple[str, ...] = TABLES) -> tuple[OpRow, ...]:
-    return tuple(OpRow(op, table, op_list, why) for table in tables for op in ops.split())
+    rows = []
+    for table in tables:
+        for op in ops.split():
+            rows.append(OpRow(op, table, op_list, why))
+    return tuple(rows)
 
 
 _PRODUCT = (
@@ -270,10 +274,14 @@ TOTALS = Trait("Mean Sum")
 #: The ones that add, as lengths and distances do with few terms, and the ones that average.
 SUMMING = Trait("Sum")
 AVERAGING = Trait("Mean")
+#: Ops that average the values of each window.
+WINDOWED = Trait("AvgPool AvgPool3D")
 #: Ops whose result is never negative.
 UNSIGNED = Trait("Abs Square SquaredDifference")
 #: Ops that square a value, as a multiplication by itself does, too.
 SQUARES = Trait("Square")
+#: Ops that square a value or take another power of it.
+POWERS = Trait("Pow", SQUARES)
 #: Ops that take a root.
 ROOTS = Trait("Rsqrt Sqrt")
 #: Monotone functions with a bounded result.

@@ -42,11 +42,6 @@ class OpLists:
     list_of: Mapping[str, str]
     force_all: bool = False
 
-    def without(self, ops: frozenset[str]) -> OpLists:
-        """The same lists without some ops."""
-        list_of = {op: name for op, name in self.list_of.items() if op not in ops}
-        return dataclasses.replace(self, list_of=list_of)
-
     def members(self, op_list: str) -> list[str]:
         """The ops of one list, sorted."""
         return sorted(op for op, name in self.list_of.items() if name == op_list)
@@ -245,9 +240,10 @@ def build_lists(
         for op in getattr(config, f"{name}_add"):
             if op not in removed:
                 list_of[op] = name
-    if config.level == "TREAT_INFER_AS_DENY":
-        list_of = {op: DENY if name == INFER else name for op, name in list_of.items()}
-    if config.level == "TENSOR_CORES_ONLY" and table == CUDA:
-        list_of = {op: name for op, name in list_of.items() if name == ALLOW}
-    lists = OpLists(table, list_of, force_all=config.level == "UNSAFE_FORCE_ALL")
-    return lists.without(FLOAT32_ONLY_IN_XLA) if is_xla else lists
+    for op, name in list(list_of.items()):
+        if config.level == "TREAT_INFER_AS_DENY" and name == INFER:
+            list_of[op] = DENY
+        is_emptied = config.level == "TENSOR_CORES_ONLY" and table == CUDA and name != ALLOW
+        if is_emptied or (is_xla and op in FLOAT32_ONLY_IN_XLA):
+            del list_of[op]
+    return OpLists(table, list_of, force_all=config.level == "UNSAFE_FORCE_ALL")

@@ -18,7 +18,7 @@ ends at sums and means, in which roundings of either sign cancel; the sum of a v
 one needs nothing (the gradients of a Gelu and of a gate are such); and x - mean(x) needs only the
 mean unrounded, because both sides share the rounding of x. The loss in x - mean(x) depends on sizes
 that are known only in a run; ``amp-tf compare`` finds it. If two sums or means are subtracted, both
-stay float32.
+stay float32, and so do the squares and products that they add.
 
 *Whole numbers, phases.* A rounding is relative, and they need an absolute precision: 1,001 is 1,000
 in bfloat16, and 1,000.3 loses its whole fraction.
@@ -178,17 +178,23 @@ def _compared_totals(values: ValueGraph) -> NodeMask:
 
 
 def _totals_apart(values: ValueGraph) -> NodeMask:
-    """Returns the sums and means whose differences are taken, as in E[x²] - E[x]².
+    """Returns the sums and means whose differences are taken, as in E[x²] - E[x]², with the
+    multiplications whose results they add.
 
-    Their inputs may be 16 bit. The totals themselves stay float32, because each is rounded once,
-    and one rounding has no others to cancel it.
+    The factors may be 16 bit, because both sides have their rounding. A total or a square is
+    rounded on one side alone, and no other rounding is there to cancel it.
     """
-    passing = _moving_or_of(_LINEAR, values)
-    totals = values.of_ops(table.TOTALS)
+    passing = _moving_or_of(_LINEAR | table.POWERS, values)
+    totals = values.of_ops(table.TOTALS | table.WINDOWED)
     near = totals | values.downstream(totals, through=passing)
     near_inputs = np.bincount(values.readers[near[values.sources]], minlength=len(near))
     apart = values.of_ops(table.SUBTRACTING) & (near_inputs == 2)
-    return totals & values.sources_of(apart | values.upstream(apart, through=passing))
+    found = totals & values.sources_of(apart | values.upstream(apart, through=passing))
+    # The weights of a mean are factors, too, but must add up to one.
+    multiplying = _moving_or_of(table.SCALING | table.POWERS | table.SOFTMAXES, values)
+    terms = values.upstream(found, through=multiplying)
+    multiplied = terms & ~values.moving
+    return found | multiplied | values.downstream(multiplied, through=terms)
 
 
 #: The first row that keeps a node gives its reason.

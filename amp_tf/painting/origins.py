@@ -8,12 +8,12 @@ phase, the sum is rounded at its size, and the network's contribution is lost: 5
 Each value has an origin. *Product*: a product's result and values computed from it, which carry a
 rounding of their own size already. *Parameter*: variables such as biases, which are small beside
 the values they are added to, tensors that a trace captured, random numbers, and constants below
-:data:`GREAT`. *Exact*: the program's inputs, counts, great constants, and sums of a product's
-weight and its update. *Joined*: an exact value and a product's, by an op that keeps absolute sizes:
-an addition, a concatenation, a choice. A multiplication joins nothing, because its error stays
-relative; so the result of multiplying by a value from a product is no longer exact, and neither are
-bounded or normalized results. Numbers that stand for never, as in masks, are not exact either: all
-values beside them are to vanish.
+:data:`GREAT`. *Exact*: the program's inputs, counts, great constants, and sums of what a variable
+holds and of an update, if they are stored again. *Joined*: an exact value and a product's, by an op
+that keeps absolute sizes: an addition, a concatenation, a choice. A multiplication joins nothing,
+because its error stays relative; so the result of multiplying by a value from a product is no
+longer exact, and neither are bounded or normalized results. Numbers that stand for never, as in
+masks, are not exact either: all values beside them are to vanish.
 
 *Running sums.* ``x = x + step`` in 16 bit stands still once a step is less than a 500th of x, in a
 loop or written out. The results of a function are taken as its possible next arguments, which
@@ -27,6 +27,7 @@ float16's range, and readers that need a product's value exactly (:mod:`amp_tf.p
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -119,8 +120,8 @@ def _come_back(values: ValueGraph) -> NodeMask:
         closing[results] = True
     elif arguments and results:  # each result may become any argument
         first, *others = arguments
-        links += ((result, first) for result in results)
-        links += ((first, other) for other in others)
+        links += itertools.product(results, [first])
+        links += itertools.product([first], others)
     return values.on_cycles(~values.users, closing, np.array(links, np.int32).reshape(-1, 2).T)
 
 
@@ -181,12 +182,12 @@ def _great_constants(values: ValueGraph) -> NodeMask:
 
 
 def _updates(values: ValueGraph) -> NodeMask:
-    """Returns the additions to weights that a product reads without arithmetic in between."""
-    variables = values.of_ops({*table.READ_OPS, *table.REFERENCE_VARIABLES})
-    handing_on = values.of_ops(table.HANDING_ON)
-    read = variables & values.upstream(values.users, through=variables | handing_on)
-    read |= values.downstream(read, through=handing_on)
-    return values.of_ops(table.ADDING) & values.readers_of(read)
+    """Returns the additions, to what a variable holds, whose result is stored again."""
+    passing = values.of_ops(table.HANDING_ON | table.SCALING | table.ADDING)
+    read = values.of_ops({*table.READ_OPS, *table.REFERENCE_VARIABLES})
+    summed = values.downstream(read, through=passing)
+    stored = values.upstream(values.of_ops(table.STORING), through=passing)
+    return values.of_ops(table.ADDING) & summed & stored
 
 
 def _dropping(values: ValueGraph, behind: NodeMask) -> EdgeMask:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -138,7 +139,7 @@ class ValueGraph:
                 weighted: list[tuple[Node, Node]] = []
                 for product in (term for term in terms if scaling[term]):
                     shared = ends.intersection(makers[self.sources_at(product)].tolist())
-                    weighted += ((product, value) for value in shared)
+                    weighted += itertools.product([product], shared)
                 if weighted or not ends.isdisjoint(terms):
                     found.append(Centring(node, total, weighted))
         return found

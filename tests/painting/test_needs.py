@@ -122,20 +122,48 @@ def test_the_sentence_says_by_which_node_or_nothing():
     assert result.words("d").endswith("that it is or feeds")
 
 
-def test_of_two_sums_that_are_subtracted_neither_is_rounded_and_what_they_add_may_be():
+MOMENTS = """
+s = AddV2(a, z)
+factor = Relu(s)
+square = {square}
+moved = Squeeze(square)
+total = Sum(moved, axis)
+mean = Mean(factor, axis)
+other = {other}
+scaled = DivNoNan(total, z)
+d = {difference}
+c = MatMul(moved, mean)
+b = MatMul(d, factor)
+"""
+
+
+@pytest.mark.parametrize("square", ["Square(factor)", "Mul(factor, factor)", "Mul(factor, z)"])
+@pytest.mark.parametrize("other", ["Square(mean)", "Pow(mean, half)"])
+def test_of_two_sums_that_are_subtracted_neither_is_rounded_nor_what_is_multiplied_for_them(
+    square, other
+):
     """The mean square less the square of the mean, as Keras' synchronized BatchNormalization takes
-    it.
+    it; both have the rounding of the factors.
     """
-    sums = (
-        "squares = Square(a)\ntotal = Sum(squares, axis)\nmean = Mean(a, axis)\nsquare = "
-        "Square(mean)\n"
-    )
-    text = f"{sums}scaled = DivNoNan(total, z)\nd = Sub(scaled, square)\nb = MatMul(d, squares)"
+    text = MOMENTS.format(square=square, other=other, difference="Sub(scaled, other)")
     result = painted(INPUT + text, **CPU)
-    assert result.f16 == "a squares b"
-    assert result.code("total") is result.code("mean") is Code.NEEDED
-    beside_a_value = painted(INPUT + text.replace("Sub(scaled, square)", "Sub(z, square)"), **CPU)
-    assert "mean" in beside_a_value.f16.split()
+    assert result.f16 == "a s factor c b"
+    for name in ("square", "moved", "total", "mean"):
+        assert result.code(name) is Code.NEEDED
+    text = MOMENTS.format(square="Mul(factor, z)", other=other, difference="Sub(z, other)")
+    beside_a_value = painted(INPUT + text, **CPU)
+    assert {"square", "moved"} <= set(beside_a_value.f16.split())
+
+
+def test_of_two_averages_of_windows_that_are_subtracted_neither_is_rounded():
+    windows = "ksize=[1, 3, 3, 1] strides=[1, 1, 1, 1] padding='VALID'"
+    text = (
+        f"square = Mul(a, a)\nfirst = AvgPool(square) {windows}\nmean = AvgPool(a) {windows}\n"
+        "other = Mul(mean, mean)\nd = Sub(first, other)\nb = MatMul(d, y)"
+    )
+    result = painted(INPUT + text, **CPU)
+    assert result.f16 == "a b"
+    assert result.code("square") is result.code("mean") is Code.NEEDED
 
 
 SIZED = "q = Mul(twice, twice)\nt = Sum(q, axis)\n"

@@ -40,9 +40,8 @@ def without_needs():
         "n = Placeholder() dtype=int32\nf = Cast(n) SrcT=int32 DstT=float32\ns = AddV2(a, f)",
         f"c = Const() value=float32[]*{GREAT}\ns = AddV2(a, c)",
         "t = Mul(x, bias)\ns = AddV2(a, t)",
-        "w_of = VarHandleOp() dtype=float32 shape=[4, 4]\nw = ReadVariableOp(w_of) "
-        "dtype=float32\np = MatMul(x, w)\n"
-        "s = Sub(w, p)",  # an update
+        "t = Mul(a, x)\ns = AddV2(bias, t)\nstored = AssignVariableOp(handle, s)",  # an update
+        "t = Mul(bias, x)\ns = AddV2(t, a)\nm = Identity(s)\nstored = AssignVariableOp(handle, m)",
     ],
 )
 def test_what_adds_exact_data_to_what_a_product_gave_is_float32(joined):

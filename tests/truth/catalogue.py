@@ -19,6 +19,8 @@ GROUPS = (
     "squares",
     "bounded",
     "softmaxes",
+    "moments",
+    "rules",
     "optimizers",
     "losses",
     "layers",

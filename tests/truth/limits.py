@@ -165,6 +165,20 @@ LIMITS: tuple[Limit, ...] = (
         cases="mean 50|equal rows|1e3",
     ),
     Limit(
+        "moments/.*",
+        ALL,
+        300.0,
+        "the gradients of a second (third) moment and of a mean, each some ten (hundred) times as "
+        "large as their sum, are rounded, once each",
+        tensors="gradient.*",
+    ),
+    Limit(
+        "rules/waiting in queues",
+        ALL,
+        300.0,
+        "1 - y of a sigmoid near one is what is left of y, which is rounded, once",
+    ),
+    Limit(
         "practice/(gumbel choice|switch routing)",
         ALL,
         30.0,

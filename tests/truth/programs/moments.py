@@ -1,0 +1,129 @@
+"""Differences of moments: a mean of squares less the square of a mean, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from tests.truth.bench import Program
+from tests.truth.programs.practice import Results, Weights, models_in
+
+
+def programs() -> Iterator[Program]:
+    return models_in(__name__)
+
+
+def _far_from_zero(w: Weights, x: tf.Tensor, size: int, name: str) -> tf.Tensor:
+    """Returns products near 4.5, which is some ten times their deviation."""
+    return tf.matmul(0.4 * x + 1.0, tf.abs(w(name, x.shape[-1], size)))
+
+
+def _ended(w: Weights, y: tf.Tensor, **more: tf.Tensor) -> Results:
+    output = w.dense(y, 4, "out")
+    return {"loss": tf.reduce_mean(tf.square(output - 0.3)), "output": output, **more}
+
+
+def batch_norm_by_hand(w: Weights, x: tf.Tensor) -> Results:
+    y = _far_from_zero(w, x, 16, "net")
+    mean = tf.reduce_mean(y, 0)
+    variance = tf.reduce_mean(tf.square(y), 0) - tf.square(mean)
+    normed = (y - mean) * tf.math.rsqrt(variance + 1e-3)
+    return _ended(w, normed * w.bias("gamma", 16, 1.0) + w.bias("beta", 16), variance=variance)
+
+
+def group_norm_of_images(w: Weights, x: tf.Tensor) -> Results:
+    images = tf.reshape(0.2 * x + 1.0, [8, 8, 8, 1])
+    filters = tf.abs(w("filter", 3, 3, 1, 8))
+    y = tf.reshape(tf.nn.conv2d(images, filters, 1, "VALID"), [8, 36, 2, 4])
+    mean = tf.reduce_mean(y, [1, 3], keepdims=True)
+    variance = tf.reduce_mean(y * y, [1, 3], keepdims=True) - mean * mean
+    normed = (y - mean) / tf.sqrt(variance + 1e-5)
+    return _ended(w, tf.reshape(normed, [8, 288]), variance=variance)
+
+
+def running_second_moments(w: Weights, x: tf.Tensor) -> Results:
+    """The deviation by moments that move slowly, as of rewards or of returns."""
+    y = _far_from_zero(w, x, 16, "net")
+    first = 0.9 * w.bias("first", 16, 4.5) + 0.1 * tf.reduce_mean(y, 0)
+    second = 0.9 * w.bias("second", 16, 22.0) + 0.1 * tf.reduce_mean(y**2, 0)
+    deviation = tf.sqrt(tf.maximum(second - first**2, 1e-2))
+    return _ended(w, (y - first) / deviation, deviation=deviation)
+
+
+def statistics_that_attention_weighs(w: Weights, x: tf.Tensor) -> Results:
+    """The mean and the deviation of the words of a sentence, as networks of speakers pool them."""
+    words = tf.reshape(_far_from_zero(w, x, 16, "net"), [2, 8, 16])
+    chances = tf.nn.softmax(tf.matmul(tf.tanh(words - 4.5), w("scores", 16, 16)), 1)
+    mean = tf.reduce_sum(chances * words, 1)
+    square = tf.reduce_sum(chances * tf.square(words), 1)
+    deviation = tf.sqrt(tf.maximum(square - tf.square(mean), 1e-4))
+    return _ended(w, tf.concat([mean - 4.5, deviation], 1), deviation=deviation)
+
+
+def correlation_of_two_views(w: Weights, x: tf.Tensor) -> Results:
+    """E[ab] - E[a] E[b], by the deviations of both."""
+    a = _far_from_zero(w, x, 8, "a")
+    b = _far_from_zero(w, x + 0.5 * x[:, ::-1], 8, "b")
+    covariance = tf.reduce_mean(a * b, 0) - tf.reduce_mean(a, 0) * tf.reduce_mean(b, 0)
+    of_a = tf.reduce_mean(a * a, 0) - tf.reduce_mean(a, 0) ** 2
+    of_b = tf.reduce_mean(b * b, 0) - tf.reduce_mean(b, 0) ** 2
+    correlation = covariance * tf.math.rsqrt(of_a * of_b)
+    return _ended(w, correlation[None], correlation=correlation)
+
+
+def sums_in_place_of_means(w: Weights, x: tf.Tensor) -> Results:
+    """Pearson's correlation of two rows, by five sums."""
+    a = _far_from_zero(w, x, 24, "a")
+    b = _far_from_zero(w, x + 0.5 * x[:, ::-1], 24, "b")
+    sums = [tf.reduce_sum(each, 1) for each in (a, b, a * b, a * a, b * b)]
+    above = 24.0 * sums[2] - sums[0] * sums[1]
+    below = (24.0 * sums[3] - sums[0] ** 2) * (24.0 * sums[4] - sums[1] ** 2)
+    correlation = above / tf.sqrt(below)
+    return _ended(w, correlation[:, None], correlation=correlation)
+
+
+def contrast_of_windows(w: Weights, x: tf.Tensor) -> Results:
+    """The deviation of the pixels in windows, as in local normalization."""
+    images = tf.reshape(0.2 * x + 1.0, [8, 8, 8, 1])
+    y = tf.nn.conv2d(images, tf.abs(w("filter", 3, 3, 1, 8)), 1, "VALID")
+    mean = tf.nn.avg_pool2d(y, 3, 1, "VALID")
+    variance = tf.nn.avg_pool2d(tf.square(y), 3, 1, "VALID") - tf.square(mean)
+    deviation = tf.sqrt(tf.nn.relu(variance) + 1e-4)
+    normed = (y[:, 1:-1, 1:-1] - mean) / deviation
+    return _ended(w, tf.reshape(normed, [8, 128]), deviation=deviation)
+
+
+def contrast_by_a_filter(w: Weights, x: tf.Tensor) -> Results:
+    """The same, where each channel is filtered by itself."""
+    images = tf.reshape(0.2 * x + 1.0, [8, 8, 8, 1])
+    y = tf.nn.conv2d(images, tf.abs(w("filter", 3, 3, 1, 8)), 1, "VALID")
+    window = tf.ones([3, 3, 8, 1]) / 9.0
+    mean, square = (
+        tf.nn.depthwise_conv2d(each, window, [1, 1, 1, 1], "VALID") for each in (y, y * y)
+    )
+    deviation = tf.sqrt(tf.nn.relu(square - mean * mean) + 1e-4)
+    return _ended(w, tf.reshape(deviation, [8, 128]), deviation=deviation)
+
+
+def spread_of_returns(w: Weights, x: tf.Tensor) -> Results:
+    """The variance of a distribution over atoms, as an explorer is rewarded by it."""
+    chances = tf.nn.softmax(3.0 * w.dense(x, 21, "net"))
+    atoms = tf.linspace(9.0, 11.0, 21)
+    mean = tf.reduce_sum(chances * atoms, 1)
+    variance = tf.reduce_sum(chances * atoms**2, 1) - mean**2
+    return _ended(w, variance[:, None], variance=variance)
+
+
+def third_moments(w: Weights, x: tf.Tensor) -> Results:
+    y = _far_from_zero(w, x, 16, "net")
+    first, second, third = (tf.reduce_mean(power, 0) for power in (y, y * y, y * y * y))
+    skewness = third - 3.0 * first * second + 2.0 * first**3
+    return _ended(w, skewness[None], skewness=skewness)
+
+
+def interactions_of_factors(w: Weights, x: tf.Tensor) -> Results:
+    """A factorization machine: the square of a sum less the sum of squares."""
+    factors = tf.reshape(_far_from_zero(w, x, 64, "net"), [16, 8, 8])
+    pairs = tf.square(tf.reduce_sum(factors, 1)) - tf.reduce_sum(tf.square(factors), 1)
+    return _ended(w, 0.01 * pairs, pairs=pairs)

@@ -1,0 +1,151 @@
+"""Plain programs of which each is wrong as soon as one row of the painting is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tests.truth.bench import Bench, Program
+from tests.truth.programs.practice import Results, Weights, models_in
+
+_DRAWS = 3
+
+
+def programs() -> Iterator[Program]:
+    yield from models_in(__name__)
+    yield Program("rules/ids in a column of numbers", _ids_in_a_column)
+    yield Program("rules/rotary positions of packed texts", _rotary_positions)
+    yield Program("rules/years that a network corrects", _corrected_years)
+    yield Program("rules/weights that learn by themselves", _learning_weights)
+
+
+def _ended(w: Weights, y: tf.Tensor, **more: tf.Tensor) -> Results:
+    output = w.dense(y, 4, "out")
+    return {"loss": tf.reduce_mean(tf.square(output - 0.3)), "output": output, **more}
+
+
+def latent_state_in_small_steps(w: Weights, x: tf.Tensor) -> Results:
+    """An encoder's state, which a network moves by fifty small steps (long sums)."""
+    state = w.dense(x, 16, "encoder")
+    for _ in range(50):
+        state += 0.02 * tf.tanh(w.dense(state, 16, "field"))
+    return _ended(w, state)
+
+
+def mask_by_kinds(w: Weights, x: tf.Tensor) -> Results:
+    """Which kinds of words see each other is a table, which products pick from (range)."""
+    kinds = tf.one_hot(tf.cast(3.0 * tf.sigmoid(x[:, 0]), tf.int32), 3)
+    hidden = tf.constant([[0.0, 0.0, -1e9], [-1e9, 0.0, 0.0], [0.0, -1e9, 0.0]])
+    mask = tf.matmul(tf.matmul(kinds, hidden), kinds, transpose_b=True)
+    queries, keys, values = (w.dense(x, 8, name) for name in "qkv")
+    scores = tf.matmul(queries, keys, transpose_b=True) / 8.0**0.5
+    return _ended(w, tf.matmul(tf.nn.softmax(scores + mask), values))
+
+
+def waiting_in_queues(w: Weights, x: tf.Tensor) -> Results:
+    """The length of a queue by its load, which is clipped below one (nearly one)."""
+    load = tf.clip_by_value(tf.sigmoid(20.0 * w.dense(x, 8, "load")), 0.0, 1.0 - 1e-4)
+    return _ended(w, 1e-4 * load / (1.0 - load))
+
+
+def sampled_classes(w: Weights, x: tf.Tensor) -> Results:
+    """A softmax over classes that were drawn, some of which are a row's own (extreme sources)."""
+    hidden = w.perceptron(x, 32, "net")
+    labels = tf.cast(6.0 * tf.sigmoid(x[:, :1]), tf.int64)
+    drawn = (tf.range(4, dtype=tf.int64), tf.fill([16, 1], 0.5), tf.fill([4], 0.5))
+    losses = tf.nn.sampled_softmax_loss(
+        w("classes", 6, 32), w.bias("biases", 6), labels, hidden, 4, 6, sampled_values=drawn
+    )
+    return {"loss": tf.reduce_mean(losses), "losses": losses}
+
+
+def _note(bench: Bench, run: Any, *draws: tuple[Any, ...]) -> None:
+    function = bench.function(run)
+    for draw in draws:
+        bench.note("1", "output", function(*draw))
+
+
+def _ids_in_a_column(bench: Bench) -> None:
+    """The first of the numbers of a row is the id of a customer, and picks an embedding."""
+    table = bench.weight(4000, 8)
+    first = bench.weight(15, 8)
+    last = bench.weight(16, 4)
+
+    def run(rows: tf.Tensor) -> tf.Tensor:
+        rows = tf.where(tf.math.is_nan(rows), 0.0, rows)
+        ids = tf.cast(rows[:, 0], tf.int32)
+        numbers = tf.nn.relu(tf.matmul(rows[:, 1:], first))
+        return tf.matmul(tf.concat([tf.gather(table, ids), numbers], 1), last)
+
+    draws = []
+    for _ in range(_DRAWS):
+        ids = bench.integers(4000, 32, 1)
+        draws.append((np.concatenate([ids, bench.normal(32, 15)], 1).astype(np.float32),))
+    _note(bench, run, *draws)
+
+
+def _rotary_positions(bench: Bench) -> None:
+    """Positions begin anew with each of the texts in a row: angles are an Einsum of both."""
+    weights = [bench.weight(16, 16) for _ in range(2)]
+    rates = tf.constant(10000.0 ** (-np.arange(8) / 8.0), tf.float32)
+
+    def turned(words: tf.Tensor, angles: tf.Tensor) -> tf.Tensor:
+        a, b = tf.split(words, 2, -1)
+        cosine = tf.cos(angles)
+        sine = tf.sin(angles)
+        return tf.concat([a * cosine - b * sine, a * sine + b * cosine], -1)
+
+    def run(words: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        angles = tf.einsum("bs,d->bsd", tf.cast(positions, tf.float32), rates)
+        queries, keys = (turned(tf.matmul(words, weight), angles) for weight in weights)
+        scores = tf.matmul(queries, keys, transpose_b=True) / 4.0
+        return tf.matmul(tf.nn.softmax(scores), words)
+
+    draws = []
+    for _ in range(_DRAWS):
+        starts = bench.integers(4000, 2, 1)
+        draws.append((bench.normal(2, 16, 16), (starts + np.arange(16)).astype(np.int32)))
+    _note(bench, run, *draws)
+
+
+def _corrected_years(bench: Bench) -> None:
+    """Years are whole numbers, to which a network adds some; the next one gets decades since 2000
+    (joined values).
+    """
+    correct = bench.weight(8, 4)
+    first = bench.weight(4, 16)
+    last = bench.weight(16, 2)
+
+    def run(years: tf.Tensor, facts: tf.Tensor) -> tf.Tensor:
+        corrected = tf.cast(years, tf.float32) + tf.matmul(facts, correct)
+        decades = tf.tanh(0.1 * corrected - 200.0)
+        return tf.matmul(tf.nn.relu(tf.matmul(decades, first)), last)
+
+    draws = []
+    for _ in range(_DRAWS):
+        draws.append((1990 + bench.integers(20, 16, 4), bench.normal(16, 8)))
+    _note(bench, run, *draws)
+
+
+def _learning_weights(bench: Bench) -> None:
+    """Oja's rule: a small step of the weights, which the next product uses at once and which is
+    stored (joined values).
+    """
+    weights = bench.weight(16, 4)
+    start = tf.identity(weights)
+
+    def run(x: tf.Tensor) -> tf.Tensor:
+        y = tf.matmul(x, weights)
+        step = tf.matmul(x, y, transpose_a=True)
+        new = weights + 1e-4 * step
+        weights.assign(new)
+        return tf.matmul(x, new)
+
+    function = bench.function(run)
+    for _ in range(40):
+        output = function(bench.normal(32, 16))
+    bench.note("1", "output", output)
+    bench.note("1", "moved", weights - start)
