@@ -15,7 +15,6 @@ of. A block's first line says its kind, where readers do not see it:
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import shlex
@@ -39,9 +38,8 @@ MADE = re.compile(r"<!-- (\w+): made by .*?<!-- end of \1 -->", re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 PROGRAM = re.compile(
-    r"(?<![\w/])(?P<program>scripts/\w+(?:\.py)?|benchmarks/\w+\.py|\.ci/run|(?<=-m "
-    r")benchmarks[.\w]*)"
-    r"(?P<options>(?:[ \n]+(?!scripts/|python |-- )[^\s`]+)*)"
+    r"(?<![\w/])(scripts/\w+(?:\.py)?|benchmarks/\w+\.py|\.ci/run|(?<=-m )benchmarks[.\w]*)"
+    r"((?:[ \n]+(?!scripts/|python |-- )[^\s`]+)*)"
 )
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]+")
 SETTING = re.compile(r"\w+=")
@@ -129,32 +127,35 @@ def test_a_page_does_what_it_says(page, models, tmp_path):
     shutil.copytree(models, tmp_path, dirs_exist_ok=True)
     program = []
     for language, about, text in blocks(page):
-        if about.startswith("with "):
-            shutil.copy(ROOT / about.removeprefix("with "), tmp_path)
+        kind, _, word = about.partition(" ")
+        if kind == "with":
+            shutil.copy(ROOT / word, tmp_path)
         if about.startswith("not run: ") or language in ("text", "json", "mermaid"):
             continue
-        if about.startswith("file: "):
-            (tmp_path / about.removeprefix("file: ")).write_text(text)
+        if kind == "file:":
+            (tmp_path / word).write_text(text)
         elif language == "python":
             program.append(text)
         elif language == "console":
-            check_session(
-                text, int(about.removeprefix("exit ")) if about.startswith("exit ") else 0, tmp_path
-            )
+            check_session(text, int(word) if kind == "exit" else 0, tmp_path)
         else:
             assert language == "sh", f"{page}: a block of {language} is for nobody to run"
-            for command in commands(text):
-                ended = start(command, tmp_path)
-                assert ended.returncode == 0, ended.stdout
-                turned_on = (
-                    "TF_ENABLE_AUTO_MIXED_PRECISION=1" in command and " python " in f" {command}"
-                )
-                assert not turned_on or CONVERTED.search(ended.stdout), ended.stdout
+            check_commands(text, tmp_path)
     if program:
         code = "\n".join([BEFORE, *program, AFTER[page], 'print("all blocks ran")'])
         ended = start(["-c", code], tmp_path, AMP_TF_PRECISION="float16")
         assert ended.returncode == 0, ended.stdout
         assert "all blocks ran" in ended.stdout
+
+
+def check_commands(text, folder):
+    """Runs commands, of which a training that is turned on must convert something."""
+    for command in commands(text):
+        ended = start(command, folder)
+        assert ended.returncode == 0, ended.stdout
+        is_training = " python " in f" {command}"
+        if is_training and "TF_ENABLE_AUTO_MIXED_PRECISION=1" in command:
+            assert CONVERTED.search(ended.stdout), ended.stdout
 
 
 def check_session(text, status, folder):
@@ -172,18 +173,20 @@ def check_session(text, status, folder):
 
 def pattern(said):
     """A regular expression for an output."""
-    lines = []
+    found = ""
     for line in said.splitlines():
-        words = [NUMBER.sub("\0", word) for word in re.split(r"(…|\s+)", line)]
-        kept = [
-            ".*" if word == "…" else r"\s+" if word.isspace() else re.escape(word) for word in words
-        ]
-        lines.append(
-            r"(?:.*\n)*?"
-            if line == "…"
-            else "".join(kept).replace(re.escape("\0"), NUMBER.pattern) + r"\n"
-        )
-    return "".join(lines)
+        if line == "…":
+            found += r"(?:.*\n)*?"
+            continue
+        for word in re.split(r"(…|\s+)", line):
+            if word == "…":
+                found += ".*"
+            elif word.isspace():
+                found += r"\s+"
+            else:
+                found += NUMBER.pattern.join(map(re.escape, NUMBER.split(word)))
+        found += r"\n"
+    return found
 
 
 _ended: dict[str, subprocess.CompletedProcess[str]] = {}
@@ -207,24 +210,26 @@ def _start(command, folder, **variables):
     # On a CPU without bfloat16 nothing would be converted; what the command itself sets wins.
     environ = running.environment(folder, {"AMP_TF_PRECISION": "bfloat16", **variables})
     environ["PATH"] = os.pathsep.join([str(folder / "bin"), os.environ["PATH"]])
-    if words[:2] == [
-        "amp-tf",
-        "tune",
-    ]:  # in this process, so that the runs that it starts are forks
-        said = io.StringIO()
-        with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ, environ):
-            patch.chdir(folder)
-            patch.setattr(subprocess, "Popen", processes.start)
-            patch.setattr(sys, "stdout", said)
-            patch.setattr(sys, "stderr", said)
-            status = main([sys.executable if word == "python" else word for word in words[1:]])
-        return subprocess.CompletedProcess(words, status, said.getvalue())
+    environ["PYTHONUNBUFFERED"] = "1"  # so that both streams come in order, as on a terminal
+    if words[:2] == ["amp-tf", "tune"]:
+        return _tuned(words, folder, environ)
     programs: dict[str, list[str]] = {"python": [], "amp-tf": ["-m", "amp_tf.cli.main"]}
     assert words[0] in programs, f"{command}: only python and amp-tf run here; say 'not run: WHY'"
     command = [sys.executable, *programs[words[0]], *words[1:]]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    environ["PYTHONUNBUFFERED"] = "1"  # so that both streams come in order, as on a terminal
     return processes.run(command, cwd=folder, env=environ, timeout=400, **streams)
+
+
+def _tuned(words, folder, environ):
+    """Tunes in this process, so that the runs that it starts are forks."""
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ, environ):
+        patch.chdir(folder)
+        patch.setattr(subprocess, "Popen", processes.start)
+        patch.setattr(sys, "stdout", said)
+        patch.setattr(sys, "stderr", said)
+        status = main([sys.executable if word == "python" else word for word in words[1:]])
+    return subprocess.CompletedProcess(words, status, said.getvalue())
 
 
 def test_pages_are_short():
@@ -242,84 +247,65 @@ def test_pages_are_short():
     assert sum(words[page] for page in DOCS) <= 12_000
 
 
+def text_of(page):
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def anchor_of(heading):
+    return re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-")
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_link_leads_somewhere(page):
     path = ROOT / page
-    for link in LINK.findall(FENCED.sub("", path.read_text(encoding="utf-8"))):
+    for link in LINK.findall(FENCED.sub("", text_of(page))):
         name, _, anchor = link.partition("#")
         target = path.parent / name if name else path
         assert target.exists(), link
-        headings = HEADING.findall(target.read_text(encoding="utf-8")) if anchor else []
-        anchors = [
-            re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-")
-            for heading in headings
-        ]
-        assert not anchor or anchor in anchors, link
+        if anchor:
+            headings = HEADING.findall(target.read_text(encoding="utf-8"))
+            assert anchor in map(anchor_of, headings), link
 
 
-def test_every_page_is_in_the_index():
-    index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
-    assert [
-        page
-        for page in DOCS
-        if page != "docs/README.md" and f"]({page.removeprefix('docs/')}" not in index
-    ] == []
+@pytest.mark.parametrize("page", [page for page in DOCS if page != "docs/README.md"])
+def test_every_page_is_in_the_index(page):
+    assert f"]({page.removeprefix('docs/')}" in text_of("docs/README.md")
 
 
 def source_of(program):
     """A program's text, with its neighbours' where it is a module of a package of ``benchmarks/``;
     empty for none.
     """
-    name = (
-        program
-        if program.startswith((".", "scripts/")) or "/" in program
-        else program.replace(".", "/")
-    )
-    path = next((path for path in (ROOT / f"{name}.py", ROOT / name) if path.exists()), None)
-    if path is None:
+    is_module = program.startswith("benchmarks") and "/" not in program
+    path = ROOT / (program.replace(".", "/") if is_module else program)
+    if is_module and not path.is_dir():
+        path = path.with_suffix(".py")
+    if not path.exists():
         return ""
     folder = path if path.is_dir() else path.parent
-    is_package = path.is_dir() or folder.parent.name == "benchmarks"
-    files = folder.glob("*.py") if is_package else [path]
+    if path.is_dir() or folder.parent.name == "benchmarks":
+        files = list(folder.glob("*.py"))
+    else:
+        files = [path]
     return "".join(file.read_text(encoding="utf-8") for file in files)
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_program_in_a_sentence_is_there_and_has_the_options_that_are_named(page):
-    text = FENCED.sub(r"`\3`", (ROOT / page).read_text(encoding="utf-8"))
-    wrong = []
+    text = FENCED.sub(r"`\3`", text_of(page))
     for quoted in re.findall(r"`[^`]+`", text):
-        for found in PROGRAM.finditer(quoted):
-            source = source_of(found["program"])
-            options = OPTION.findall(found["options"].partition("\n\n")[0])
-            wrong += [] if source else [found["program"]]
-            wrong += [
-                f"{found['program']} {option}" for option in options if f'"{option}"' not in source
-            ]
-    assert wrong == []
+        for program, options in PROGRAM.findall(quoted):
+            source = source_of(program)
+            assert source, program
+            for option in OPTION.findall(options.partition("\n\n")[0]):
+                assert f'"{option}"' in source, f"{program} {option}"
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_amp_tf_command_in_a_sentence_has_the_options_that_are_named(page):
-    text = FENCED.sub("", (ROOT / page).read_text(encoding="utf-8"))
     (subcommands,) = [action for action in parser()._actions if action.dest == "command_name"]
-    for quoted in re.findall(r"`amp-tf ([^`]+)`", text):
+    for quoted in re.findall(r"`amp-tf ([^`]+)`", FENCED.sub("", text_of(page))):
         name, *words = quoted.partition(" -- ")[0].split()
         help_text = subcommands.choices[name].format_help()
-        assert [word for word in words if word.startswith("--") and word not in help_text] == [], (
-            quoted
-        )
-
-
-@pytest.mark.slow
-def test_results_are_measured_again_in_the_columns_that_the_page_shows(tmp_path):
-    kept = Path(shutil.copy(ROOT / "benchmarks/results/interpreter_start.json", tmp_path))
-    command = (
-        f"-m benchmarks.results {kept.stem} --folder {tmp_path} -- "
-        "benchmarks/interpreter_start.py --starts 2"
-    )
-    processes.run([sys.executable, *command.split()], fresh="it measures the start", cwd=ROOT)
-    found = json.loads(kept.read_text())
-    assert found["machine"]["command"] == "python benchmarks/interpreter_start.py --starts 2"
-    starts, added = zip(*found["tables"][0]["rows"], strict=True)
-    assert (starts, float(added[0])) == (("without amp_tf", "off", "on", "disabled"), 0), added
+        for word in words:
+            assert not word.startswith("--") or word in help_text, quoted

@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
+import itertools
 import subprocess
 import types
 from collections.abc import Iterator
@@ -48,22 +49,28 @@ def in_shares(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
     short, or one of them waits for the other.
     """
     files = collections.defaultdict(list)
+    marks = collections.defaultdict(set)
     for item in items:
         files[item.path].append(item)
-    marks = {
-        path: {mark.name for item in ours for mark in item.iter_markers()}
-        for path, ours in files.items()
-    }
-    slow = [path for path in files if "slow" in marks[path]]
-    long = [*slow, *(path for path in files if path not in slow and "process" in marks[path])]
-    short = [item for path in files if path not in long for item in files[path]]
+        marks[item.path].update(mark.name for mark in item.iter_markers())
+    slow = []
+    long = []
+    short: list[pytest.Item] = []
+    for path, ours in files.items():
+        if "slow" in marks[path]:
+            slow.append(ours)
+        elif "process" in marks[path]:
+            long.append(ours)
+        else:
+            short += ours
     ordered: list[pytest.Item] = []
     for worker in range(workers):
         size = (len(items) - len(ordered)) // (workers - worker)
-        share = [item for path in long[worker::workers] for item in files[path]]
+        share = list(itertools.chain(*[*slow, *long][worker::workers]))
         room = max(0, size - len(share))
-        ordered += [*share, *short[:room]]
+        ordered += share + short[:room]
         short = short[room:]
+    assert len(ordered) == len(items), "some would not run"
     return ordered
 
 
@@ -92,11 +99,10 @@ def _called(function: types.FunctionType) -> tuple[Any, ...]:
 def _named(code: types.CodeType, names: dict[str, Any]) -> Iterator[Any]:
     """Yields the functions, and attributes of modules, that a function's code names."""
     known = [names[name] for name in code.co_names if name in names]
-    modules = [value for value in known if isinstance(value, types.ModuleType)]
-    for value in [
-        *known,
-        *(vars(module).get(name) for module in modules for name in code.co_names),
-    ]:
+    for value in list(known):
+        if isinstance(value, types.ModuleType):
+            known += [vars(value).get(name) for name in code.co_names]
+    for value in known:
         if isinstance(value, (types.FunctionType, type)):
             yield value
     for constant in code.co_consts:

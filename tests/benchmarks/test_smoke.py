@@ -60,30 +60,24 @@ def forked(monkeypatch):
 def test_a_command_prints_its_figures(module, arguments, said, capfd, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("AMP_TF_PRECISION", "bfloat16")
-    arguments = [word.replace("FILE", str(tmp_path / "file")) for word in arguments.split()]
-    monkeypatch.setattr(sys, "argv", [module, *arguments])
+    words = arguments.replace("FILE", str(tmp_path / "file")).split()
+    monkeypatch.setattr(sys, "argv", [module, *words])
     program = importlib.import_module(f"benchmarks.{module}")
-    status = (
-        program.main(arguments) if inspect.signature(program.main).parameters else program.main()
-    )
-    assert status == 0
+    takes_arguments = inspect.signature(program.main).parameters
+    assert program.main(*([words] if takes_arguments else [])) == 0
     assert re.search(said, capfd.readouterr().out)
 
 
 @pytest.mark.slow
 def test_rewrite_times_are_printed(tmp_path):
-    module = [sys.executable, "-m", "benchmarks.rewrite_time"]
-    command = [
-        *module,
-        "synthetic-1k",
-        "--rounds",
-        "1",
-        "--cache",
-        str(tmp_path / "file"),
-    ]
-    fresh = "it measures the memory of a process"
+    arguments = ["synthetic-1k", "--rounds", "1", "--cache", str(tmp_path / "file")]
     ended = processes.run(
-        command, fresh=fresh, cwd=ROOT, capture_output=True, text=True, timeout=550
+        [sys.executable, "-m", "benchmarks.rewrite_time", *arguments],
+        fresh="it measures the memory of a process",
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=550,
     )
     assert "| synthetic-1k | 992 | " in ended.stdout, ended.stdout + ended.stderr
 
@@ -93,26 +87,23 @@ def test_another_checkout_is_at_work_or_its_row_says_that_it_is_not(tmp_path):
     """A copy of the package stands for the checkout; from a folder without one, today's would be
     imported.
     """
-    shutil.copytree(ROOT / "amp_tf", tmp_path / "copy" / "amp_tf")
-    shutil.copy(ROOT / "_amp_tf_start.py", tmp_path / "copy")
-    chosen = [
-        modes("bfloat16")[name]
-        for name in ("float32", *(f"all listed@{tmp_path}/{n}" for n in ("copy", "none")))
-    ]
+    copy = tmp_path / "copy"
+    shutil.copytree(ROOT / "amp_tf", copy / "amp_tf")
+    shutil.copy(ROOT / "_amp_tf_start.py", copy)
+    none = tmp_path / "none"
+    names = ("float32", f"all listed@{copy}", f"all listed@{none}")
+    chosen = [modes("bfloat16")[name] for name in names]
     settings = suite.Settings("tiny", "bfloat16", rounds=2, seconds=0.02)
-    rows = {
-        row.mode: row for row in suite.measure("wide_mlp", None, chosen, [WAYS["fit"]], settings)
-    }
-    float32, copied, missing = (rows[mode.name] for mode in chosen)
-    assert (copied.error, copied.amp_tf) == ("", f"{tmp_path}/copy/amp_tf")
+    rows = suite.measure("wide_mlp", None, chosen, [WAYS["fit"]], settings)
+    by_mode = {row.mode: row for row in rows}
+    float32, copied, missing = (by_mode[mode.name] for mode in chosen)
+    assert (copied.error, copied.amp_tf) == ("", f"{copy}/amp_tf")
     assert copied.converted > 0
     assert len(copied.ms) == 2
     assert copied.peak_mib > 100  # TensorFlow alone takes more
-    assert all(abs(a - b) <= 0.02 * b for a, b in zip(copied.losses, float32.losses, strict=True))
-    assert (
-        missing.error
-        == f"{missing.mode} imported amp_tf from {ROOT}/amp_tf, not from {tmp_path}/none."
-    )
+    np.testing.assert_allclose(copied.losses, float32.losses, rtol=0.02)
+    told = f"{missing.mode} imported amp_tf from {ROOT}/amp_tf, not from {none}."
+    assert missing.error == told
 
 
 @pytest.mark.usefixtures("forked")
