@@ -15,7 +15,14 @@ import tf_keras
 
 import amp_tf
 from amp_tf.loss_scaling import calls
-from tests.loss_scaling.steps import OPTIMIZERS, since_keras_3_1, variables
+from tests.loss_scaling.steps import (
+    OPTIMIZERS,
+    eager_and_traced,
+    in_mode,
+    sgd_of,
+    since_keras_3_1,
+    variables,
+)
 
 
 @pytest.fixture(params=OPTIMIZERS)
@@ -27,20 +34,19 @@ def as_it_is(optimizer, value):
     return value
 
 
-def one_step(optimizer, scale=as_it_is, finish=as_it_is, traced=True, weight=None):
+def one_step(optimizer, scale, finish, mode):
     """Trains a variable on its sum, whose gradient is 1: it moves by 0.5, the learning rate, if all
     is well.
     """
-    weight = tf.Variable([1.0]) if weight is None else weight
-    before = weight.numpy()
+    weight = tf.Variable([1.0])
 
     def step():
         with tf.GradientTape() as tape:
             loss = scale(optimizer, tf.reduce_sum(weight))
         optimizer.apply_gradients([(finish(optimizer, tape.gradient(loss, weight)), weight)])
 
-    (tf.function(step) if traced else step)()
-    return (before - weight.numpy()).tolist()
+    in_mode(step, mode)()
+    return (1.0 - weight.numpy()).tolist()
 
 
 def test_a_step_is_one_trace_that_stays_in_the_graph():
@@ -58,11 +64,9 @@ def test_a_step_is_one_trace_that_stays_in_the_graph():
         step()
     assert step.experimental_get_tracing_count() == 1
     graph = step.get_concrete_function().graph.as_graph_def()
-    ops = {
-        node.op
-        for nodes in (graph.node, *(f.node_def for f in graph.library.function))
-        for node in nodes
-    }
+    ops = {node.op for node in graph.node}
+    for function in graph.library.function:
+        ops |= {node.op for node in function.node_def}
     assert "AssignVariableOp" in ops
     assert ops.isdisjoint({"PyFunc", "PyFuncStateless", "EagerPyFunc", "PrintV2", "Assert"})
 
@@ -70,18 +74,22 @@ def test_a_step_is_one_trace_that_stays_in_the_graph():
 ROWS = re.findall(r"^([a-z_, ]+?) {2,}(takes|divides)(.*)$", calls.__doc__, re.MULTILINE)
 
 
-@pytest.mark.parametrize("traced", [False, True])
+@eager_and_traced
 @pytest.mark.parametrize(("made", "does", "how"), ROWS)
-def test_the_table_of_calls_says_what_apply_gradients_does(made, does, how, traced, optimizer, log):
+def test_the_table_of_calls_says_what_apply_gradients_does(made, does, how, mode, optimizer, log):
     def scale(optimizer, loss):
-        return loss if made == "none" else getattr(optimizer, made.partition(",")[0])(loss)
+        if made == "none":
+            return loss
+        return getattr(optimizer, made.partition(",")[0])(loss)
 
     def finish(optimizer, gradient):
-        is_divided = made.endswith("get_unscaled_gradients")
-        return optimizer.get_unscaled_gradients([gradient])[0] if is_divided else gradient
+        if made.endswith("get_unscaled_gradients"):
+            return optimizer.get_unscaled_gradients([gradient])[0]
+        return gradient
 
     left_scaled = made == "get_scaled_loss"
-    assert one_step(optimizer, scale, finish, traced) == [2.0 if left_scaled else 0.5]
+    moved = 2.0 if left_scaled else 0.5
+    assert one_step(optimizer, scale, finish, mode) == [moved]
     assert len(log("the gradients are applied as they are")) == how.endswith("warns")
     assert len(log("get_scaled_loss was called without get_unscaled_gradients")) == left_scaled
 
@@ -119,18 +127,9 @@ def clip(optimizer, gradient):
 #: Functions of loss and gradient in a loop, how far its weight moves, and whether it is told.
 LOOPS = {
     "by hand": (multiply, divide, 0.5, True),
-    "by a factor of its own": (
-        lambda _, loss: loss * 8.0,
-        lambda _, gradient: gradient / 8.0,
-        0.5,
-        True,
-    ),
-    "not divided": (
-        multiply,
-        as_it_is,
-        2.0,
-        True,
-    ),  # a step that is too large is seen, one that is too small is not
+    "by a factor of its own": (lambda _, loss: loss * 8.0, lambda _, g: g / 8.0, 0.5, True),
+    # A step that is too large is seen, one that is too small is not.
+    "not divided": (multiply, as_it_is, 2.0, True),
     "reads the scale": (only_log, as_it_is, 0.5, True),
     "logs the scale": (scaled_and_logged, only_log, 0.5, False),
     "logs unscaled gradients": (scaled_and_logged, log_unscaled, 0.5, False),
@@ -138,31 +137,28 @@ LOOPS = {
 }
 
 
-@pytest.mark.parametrize("traced", [False, True])
-@pytest.mark.parametrize("loop", LOOPS)
-def test_case_28_what_a_loop_does_by_hand_is_left_alone_and_told(loop, traced, optimizer, log):
-    scale, finish, moved, is_told = LOOPS[loop]
-    assert one_step(optimizer, scale, finish, traced) == [moved]
+@eager_and_traced
+@pytest.mark.parametrize(("scale", "finish", "moved", "is_told"), LOOPS.values(), ids=LOOPS)
+def test_case_28_what_a_loop_does_by_hand_is_left_alone_and_told(
+    scale, finish, moved, is_told, mode, optimizer, log
+):
+    assert one_step(optimizer, scale, finish, mode) == [moved]
     warnings = log("the gradients are applied as they are")
     assert len(warnings) == is_told
-    assert all("TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0" in warning for warning in warnings)
+    for warning in warnings:
+        assert "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0" in warning
 
 
-@pytest.mark.parametrize("traced", [False, True])
+@eager_and_traced
 @pytest.mark.parametrize("library", [keras, tf_keras])
-def test_case_28_and_k05_a_bare_loop_after_fit_is_not_divided_but_told(library, traced, log):
-    model = library.Sequential(
-        [library.layers.Input((2,)), library.layers.Dense(1, use_bias=False)]
-    )
+def test_case_28_and_k05_a_bare_loop_after_fit_is_not_divided_but_told(library, mode, log):
+    layers = library.layers
+    model = library.Sequential([layers.Input((2,)), layers.Dense(1, use_bias=False)])
     model.compile(amp_tf.LossScaleOptimizer(library.optimizers.SGD(0.5), 4.0), "mse")
     model.fit(np.zeros((4, 2), "float32"), np.zeros((4, 1), "float32"), verbose=0)
     (weight,) = model.trainable_variables
     before = weight.numpy()
-
-    def step():
-        model.optimizer.apply_gradients([(tf.ones((2, 1)), weight)])
-
-    (tf.function(step) if traced else step)()
+    in_mode(lambda: model.optimizer.apply_gradients([(tf.ones((2, 1)), weight)]), mode)()
     np.testing.assert_allclose(weight.numpy(), before - 0.5, rtol=1e-6)
     (warning,) = log("never scaled")
     assert "scaled_loss = optimizer.scale_loss(loss)" in warning
@@ -171,22 +167,21 @@ def test_case_28_and_k05_a_bare_loop_after_fit_is_not_divided_but_told(library, 
     assert ("optimizer 'sgd" in warning.lower()) is (library is keras)
 
 
-@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("is_scaled", [False, True])
 def test_a_gradient_that_the_network_clips_is_clipped_alike_by_the_pattern_of_the_limits(
-    scaled, log
+    is_scaled, log
 ):
     weight = tf.Variable(tf.ones((4, 4)))
     optimizer = keras.optimizers.SGD(1.0)
-    optimizer = amp_tf.LossScaleOptimizer(optimizer) if scaled else optimizer
+    scale = 1.0
+    if is_scaled:
+        optimizer = amp_tf.LossScaleOptimizer(optimizer)
+        scale = optimizer.loss_scale
     optimizer.build([weight])
 
     @tf.custom_gradient
     def clipped(x):
-        def gradient(d):
-            s = optimizer.loss_scale if scaled else 1.0
-            return tf.clip_by_norm(d / s, 0.125) * s
-
-        return tf.identity(x), gradient
+        return tf.identity(x), lambda d: tf.clip_by_norm(d / scale, 0.125) * scale
 
     @tf.function
     def step():
@@ -200,13 +195,14 @@ def test_a_gradient_that_the_network_clips_is_clipped_alike_by_the_pattern_of_th
     assert not log("amp_tf")
 
 
-@pytest.mark.parametrize("built", [False, True])
-def test_case_29_and_k11_a_float16_loss_is_scaled_in_float32(built):
+@pytest.mark.parametrize("is_built", [False, True])
+def test_case_29_and_k11_a_float16_loss_is_scaled_in_float32(is_built):
     optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD())
-    if built:
+    if is_built:
         optimizer.build(variables())
     loss = optimizer.scale_loss(tf.constant(3.0, tf.float16))
-    assert (loss.dtype, float(loss)) == (tf.float32, 3.0 * 2**15)
+    assert loss.dtype == tf.float32
+    assert loss == 3.0 * 2**15
 
 
 def test_losses_in_a_nest_are_scaled_each_and_float64_stays():
@@ -215,24 +211,19 @@ def test_losses_in_a_nest_are_scaled_each_and_float64_stays():
         {"a": tf.constant([1.0, 2.0], tf.bfloat16), "b": tf.constant(0.1, tf.float64)}
     )
     assert loss["a"].numpy().tolist() == [2.0, 4.0]
-    assert (loss["b"].dtype, float(loss["b"])) == (tf.float64, 0.2)
+    assert loss["b"].dtype == tf.float64
+    assert float(loss["b"]) == 0.2
 
 
-HAND_OVERS = {
-    "traced to eager": (tf.function, lambda apply: apply),
-    "eager to traced": (lambda compute: compute, tf.function),
-    "traced to traced": (tf.function, tf.function),
-}
-
-
-@pytest.mark.parametrize("hand_over", HAND_OVERS)
+@pytest.mark.parametrize(
+    ("mode_of_compute", "mode_of_apply"),
+    [("function", "eager"), ("eager", "function"), ("function", "function")],
+)
 def test_case_15_gradients_of_a_scaled_loss_may_be_applied_by_another_function_after_fit(
-    hand_over, log
+    mode_of_compute, mode_of_apply, log
 ):
-    around_compute, around_apply = HAND_OVERS[hand_over]
-    optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5), 4.0)
     weight = tf.Variable([1.0])
-    optimizer.build([weight])
+    optimizer = sgd_of([weight], 4.0)
 
     def compute():
         with tf.GradientTape() as tape:
@@ -243,8 +234,8 @@ def test_case_15_gradients_of_a_scaled_loss_may_be_applied_by_another_function_a
         optimizer.apply_gradients([(gradient, weight)])
 
     tf.function(lambda: apply(compute()))()  # as fit does: both in one graph
-    compute = around_compute(compute)
-    apply = around_apply(apply)
+    compute = in_mode(compute, mode_of_compute)
+    apply = in_mode(apply, mode_of_apply)
     for _ in range(2):
         apply(compute())
     assert weight.numpy().tolist() == [-0.5]
@@ -299,9 +290,9 @@ def pickled(optimizer):
     ids=["new", "pickled"],
 )
 def test_case_15_sums_of_scaled_gradients_in_variables_are_unscaled(copy, log):
-    optimizer = copy(amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5), 4.0))
     weight = tf.Variable([1.0])
     kept = tf.Variable([0.0])
+    optimizer = copy(amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.5), 4.0))
     optimizer.build([weight])
 
     @tf.function
@@ -329,40 +320,42 @@ def make_step(optimizer, weight, scaler, scale):
     return step
 
 
-@pytest.mark.parametrize("traced", [False, True])
-def test_a_loss_scaler_decides_for_the_wrapped_optimizer_that_it_calls(optimizer, traced, log):
+@eager_and_traced
+def test_a_loss_scaler_decides_for_the_wrapped_optimizer_that_it_calls(optimizer, mode, log):
     weight = tf.Variable([1.0])
     scaler = amp_tf.LossScaler(8.0)
-    step = make_step(optimizer, weight, scaler, scaler.scale)
-    step = tf.function(step) if traced else step
+    step = in_mode(make_step(optimizer, weight, scaler, scaler.scale), mode)
     for poison in (1.0, np.inf, 1.0):
         step(tf.constant(poison))
     assert weight.numpy().tolist() == [0.0]
-    assert (scaler.status().skipped, scaler.status().steps) == (1, 3)
+    assert scaler.status().skipped == 1
+    assert scaler.status().steps == 3
     assert optimizer.status().steps == 0
     assert not log("amp_tf")
 
 
-@pytest.mark.parametrize(
-    "between", [as_it_is, lambda _, loss: loss + 1.0], ids=["at once", "with more"]
-)
-@pytest.mark.parametrize("order", ["optimizer first", "scaler first"])
-def test_a_loss_that_both_scale_is_refused(optimizer, order, between):
+@eager_and_traced
+@pytest.mark.parametrize("more", [0.0, 1.0])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_loss_that_both_scale_is_refused(optimizer, is_first, more, mode):
     weight = tf.Variable([1.0])
     scaler = amp_tf.LossScaler()
 
     def both(loss):
-        first = optimizer.scale_loss
-        second = scaler.scale
-        first, second = (first, second) if order == "optimizer first" else (second, first)
-        return second(between(None, first(loss)))
+        scales = [scaler.scale, optimizer.scale_loss]
+        if is_first:
+            scales.reverse()
+        loss = scales[0](loss)
+        if more:
+            loss += more
+        return scales[1](loss)
 
+    step = make_step(optimizer, weight, scaler, both)
+    step = in_mode(tf.autograph.experimental.do_not_convert(step), mode)
     with pytest.raises(
         amp_tf.CallOrderError, match=r"the loss is scaled twice.*Leave out one of them"
     ):
-        tf.function(make_step(optimizer, weight, scaler, both), autograph=False)(tf.constant(1.0))
-    with pytest.raises(amp_tf.CallOrderError, match="the loss is scaled twice"):
-        make_step(optimizer, weight, scaler, both)(tf.constant(1.0))
+        step(tf.constant(1.0))
     assert weight.numpy().tolist() == [1.0]
 
 

@@ -18,7 +18,6 @@ import tensorflow as tf
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.sizes import NO_SHAPES, KnownShapes
 from amp_tf.graph.templates import Templates
-from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.remapper import computed_with_products, find_gelus
 from tests.as_cpu import onednn
 from tests.small_graphs import function as small_function
@@ -27,10 +26,6 @@ from tests.small_graphs import graph
 pytestmark = pytest.mark.cpu_dependent
 
 v1 = tf.compat.v1
-HERE = (
-    Hardware.detect_cpu()
-)  # for tests that look at values: they are those of the kernels that this machine has
-rng = np.random.default_rng(0)
 TYPES = pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=["float32", "bfloat16"])
 CHANNELS = 16
 ACTIVATIONS = {
@@ -43,30 +38,29 @@ ACTIVATIONS = {
     "Tanh": tf.tanh,
 }
 ERFS = {"Erf", "Erfc"}  #: one of these is in each exact Gelu
+ASKED = {"AddN", "AddV2", "BiasAdd", "BiasAddGrad", *ACTIVATIONS, *ERFS}
+
+
+def _filters(*sides):
+    return [*sides, CHANNELS, CHANNELS]
+
+
 #: How each product is asked for, with the shapes of what it reads.
 PRODUCTS = {
-    "MatMul": (tf.matmul, [32, CHANNELS], [CHANNELS, CHANNELS]),
-    "Conv1D": (
-        lambda x, w: tf.nn.conv1d(x, w, 1, "SAME"),
-        [2, 32, CHANNELS],
-        [3, CHANNELS, CHANNELS],
-    ),
-    "Conv2D": (
-        lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"),
-        [2, 8, 8, CHANNELS],
-        [3, 3, CHANNELS, CHANNELS],
-    ),
+    "MatMul": (tf.matmul, [32, CHANNELS], _filters()),
+    "Conv1D": (lambda x, w: tf.nn.conv1d(x, w, 1, "SAME"), [2, 32, CHANNELS], _filters(3)),
+    "Conv2D": (lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"), [2, 8, 8, CHANNELS], _filters(3, 3)),
     "Conv3D": (
         lambda x, w: tf.nn.conv3d(x, w, [1] * 5, "SAME"),
         [2, 4, 4, 4, CHANNELS],
-        [3, 3, 3, CHANNELS, CHANNELS],
+        _filters(3, 3, 3),
     ),
     "DepthwiseConv2dNative": (
         lambda x, w: tf.nn.depthwise_conv2d(x, w, [1] * 4, "SAME"),
         [2, 8, 8, CHANNELS],
         [3, 3, CHANNELS, 1],
     ),
-    "BatchMatMulV2": (tf.matmul, [4, 32, CHANNELS], [4, CHANNELS, CHANNELS]),
+    "BatchMatMulV2": (tf.matmul, [4, 32, CHANNELS], _filters(4)),
 }
 
 
@@ -76,33 +70,39 @@ def _told_and_done(function, *shapes, dtype=tf.float32):
     """
     graph = tf.Graph()
     with graph.as_default(), graph.device("/cpu:0"):
-        is_taken = tf.compat.v1.placeholder(tf.bool, [])
-        given = [tf.cast(tf.compat.v1.placeholder(tf.float32, shape), dtype) for shape in shapes]
-        inputs = [tf.raw_ops.Switch(data=tensor, pred=is_taken).output_true for tensor in given]
-        results = [
-            tf.cast(result, tf.float32, name="wanted")
-            for result in tf.nest.flatten(function(*inputs))
-        ]
-        fetches = [
-            tf.raw_ops.Merge(inputs=[result, tf.constant(0.0)]).value_index for result in results
-        ]
-        view = read_graph(graph.as_graph_def(add_shapes=True), Templates())
-        asked = {"AddN", "AddV2", "BiasAdd", "BiasAddGrad", *ACTIVATIONS, *ERFS}
-        found = computed_with_products(
-            view, np.zeros(view.node_count, np.bool_), KnownShapes.of_nodes(view)
-        )
-        told = sorted(view.ops[node] for node in found if view.ops[node] in asked)
-        metadata = tf.compat.v1.RunMetadata()
-        options = tf.compat.v1.RunOptions(output_partition_graphs=True)
-        fed = [op.outputs[0] for op in graph.get_operations() if op.type == "Placeholder"]
-        feeds = {tensor: np.zeros(tensor.shape, tensor.dtype.as_numpy_dtype) for tensor in fed}
-        with onednn.told(bfloat16=True), tf.compat.v1.Session(graph=graph) as session:
-            session.run(fetches, feeds, options=options, run_metadata=metadata)
-    run = collections.Counter(
-        node.op for partition in metadata.partition_graphs for node in partition.node
-    )
-    there = collections.Counter(op for op in view.ops if op in asked)
-    return told, sorted((there - run).elements())
+        is_taken = v1.placeholder(tf.bool, [])
+        inputs = []
+        for shape in shapes:
+            given = tf.cast(v1.placeholder(tf.float32, shape), dtype)
+            inputs.append(tf.raw_ops.Switch(data=given, pred=is_taken).output_true)
+        fetches = []
+        for result in tf.nest.flatten(function(*inputs)):
+            wanted = tf.cast(result, tf.float32, name="wanted")
+            merge = tf.raw_ops.Merge(inputs=[wanted, tf.constant(0.0)])
+            fetches.append(merge.value_index)
+    view = read_graph(graph.as_graph_def(add_shapes=True), Templates())
+    is_f16 = np.zeros(view.node_count, np.bool_)
+    found = computed_with_products(view, is_f16, KnownShapes.of_nodes(view))
+    told = sorted(view.ops[node] for node in found if view.ops[node] in ASKED)
+    there = collections.Counter(op for op in view.ops if op in ASKED)
+    return told, sorted((there - _run(graph, fetches)).elements())
+
+
+def _run(graph, fetches):
+    """Counts the ops that a session runs."""
+    feeds = {}
+    for op in graph.get_operations():
+        if op.type == "Placeholder":
+            (tensor,) = op.outputs
+            feeds[tensor] = np.zeros(tensor.shape, tensor.dtype.as_numpy_dtype)
+    metadata = v1.RunMetadata()
+    options = v1.RunOptions(output_partition_graphs=True)
+    with onednn.told(bfloat16=True), v1.Session(graph=graph) as session:
+        session.run(fetches, feeds, options=options, run_metadata=metadata)
+    ops = collections.Counter()
+    for partition in metadata.partition_graphs:
+        ops.update(node.op for node in partition.node)
+    return ops
 
 
 ADDED = {
@@ -110,30 +110,28 @@ ADDED = {
     "other first": lambda biased, other: other + biased,
     "AddN": lambda biased, other: tf.add_n([biased, other]),
     "another shape": lambda biased, other: biased + other[:1],
+    "": lambda biased, other: biased,
 }
-ADDED_TO = (
-    "Conv2D",
-    "Conv3D",
-)  #: of other products with a sum and a Relu, the remapper makes a node without an op
+#: Of other products with a sum and a Relu, the remapper makes a node without an op.
+ADDED_TO = ("Conv2D", "Conv3D")
+ALONE = [product for product in PRODUCTS if product not in ADDED_TO]
 
 
 @TYPES
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize(
-    ("product", "add"), [*itertools.product(ADDED_TO, ADDED), *((each, "") for each in PRODUCTS)]
+    ("product", "add"), [*itertools.product(ADDED_TO, ADDED), *((each, "") for each in ALONE)]
 )
 def test_what_follows_products_is_computed_with_those_with_which_tensorflow_computes_it(
     product, add, activation, dtype
 ):
     multiply, *shapes = PRODUCTS[product]
 
-    def function(x, w, b, other):
-        x, w, other = (
-            tf.reshape(tensor, tensor.shape) for tensor in (x, w, other)
-        )  # what is fed has no known one
-        return ACTIVATIONS[activation](
-            ADDED.get(add, lambda of, _: of)(tf.nn.bias_add(multiply(x, w), b), other)
-        )
+    def function(*given):
+        # What is fed has no known shape.
+        x, w, b, other = (tf.reshape(tensor, tensor.shape) for tensor in given)
+        biased = tf.nn.bias_add(multiply(x, w), b)
+        return ACTIVATIONS[activation](ADDED[add](biased, other))
 
     told, done = _told_and_done(function, *shapes, [CHANNELS], shapes[0], dtype=dtype)
     assert told == done
@@ -173,11 +171,8 @@ def test_what_something_else_reads_is_computed_alone():
     def function(x, w, b):
         product = tf.matmul(x, w)
         biased = tf.nn.bias_add(product, b)
-        return (
-            tf.nn.relu(biased),
-            tf.abs(biased),
-            tf.matmul(tf.nn.relu(tf.nn.bias_add(product, b * 2)), w),
-        )
+        other = tf.nn.relu(tf.nn.bias_add(product, b * 2))
+        return tf.nn.relu(biased), tf.abs(biased), tf.matmul(other, w)
 
     told, done = _told_and_done(function, *PRODUCTS["MatMul"][1:], [CHANNELS])
     assert told == done == []
@@ -202,22 +197,20 @@ def test_what_waits_for_something_is_computed_alone(waiting):
     assert told == done == (["BiasAdd"] if waiting == "activation" else [])
 
 
-def test_what_has_another_type_than_its_product_is_computed_alone():
-    view = read_graph(
-        graph(
-            "x = Placeholder()\np = MatMul(x, x)\nb = BiasAdd(p, x)\nr = Relu(b)\ng = Identity(r)"
-        ),
-        Templates(),
-    )
-    for converted, expected in (
-        ([], [2, 3]),
-        ([1, 2, 3], [2, 3]),
-        ([1, 2], [2]),
-        ([1], []),
-        ([1, 3], []),
-    ):
-        is_f16 = np.isin(np.arange(view.node_count), converted)
-        assert [*computed_with_products(view, is_f16, NO_SHAPES)] == expected
+def _found(text, converted):
+    """The nodes that are computed with products, and those, where some nodes are 16 bit."""
+    view = read_graph(graph(text), Templates())
+    is_f16 = np.isin(np.arange(view.node_count), converted)
+    return computed_with_products(view, is_f16, NO_SHAPES)
+
+
+@pytest.mark.parametrize(
+    ("converted", "expected"),
+    [([], [2, 3]), ([1, 2, 3], [2, 3]), ([1, 2], [2]), ([1], []), ([1, 3], [])],
+)
+def test_what_has_another_type_than_its_product_is_computed_alone(converted, expected):
+    text = "x = Placeholder()\np = MatMul(x, x)\nb = BiasAdd(p, x)\nr = Relu(b)\ng = Identity(r)"
+    assert [*_found(text, converted)] == expected
 
 
 @TYPES
@@ -234,21 +227,20 @@ def test_bias_gradients_are_computed_with_filter_gradients(dtype):
     assert told == done == ["BiasAddGrad"]
 
 
-def test_a_bias_gradient_is_computed_with_the_filter_gradient_of_its_type():
+@pytest.mark.parametrize(
+    ("converted", "expected"), [([3, 5], {5: 3}), ([4, 5], {5: 4}), ([3, 4], {})]
+)
+def test_a_bias_gradient_is_computed_with_the_filter_gradient_of_its_type(converted, expected):
     filters = "Conv2DBackpropFilter(x, s, g) strides=[1, 1, 1, 1] padding='SAME'"
-    view = read_graph(
-        graph(
-            "x = Placeholder()\ns = Const() dtype=int32 value=int32[4]*1\ng = Placeholder()\nf = "
-            f"{filters}\n"
-            f"h = {filters}\nb = BiasAddGrad(g)"
-        ),
-        Templates(),
-    )
-    for converted, expected in (([3, 5], {5: 3}), ([4, 5], {5: 4}), ([3, 4], {})):
-        assert (
-            computed_with_products(view, np.isin(np.arange(view.node_count), converted), NO_SHAPES)
-            == expected
-        )
+    text = f"""
+        x = Placeholder()
+        s = Const() dtype=int32 value=int32[4]*1
+        g = Placeholder()
+        f = {filters}
+        h = {filters}
+        b = BiasAddGrad(g)
+    """
+    assert _found(text, converted) == expected
 
 
 # ---------------------------------------------------------------- Gelus
@@ -290,10 +282,7 @@ KINDS = pytest.mark.parametrize("text", [EXACT, APPROXIMATE], ids=["exact", "app
 
 def gelus(text):
     view = read_graph(graph(GELU_INPUT + text + READER), Templates())
-    return [
-        (view.names[gelu.biased], [view.names[node] for node in gelu.nodes])
-        for gelu in find_gelus(view)
-    ]
+    return [*find_gelus(view)]
 
 
 @KINDS
@@ -319,8 +308,7 @@ def test_other_constants_and_ops_make_no_gelu(text, change):
 
 
 def test_a_long_chain_of_arithmetic_ends_the_search():
-    before = "    a0 = Neg(x)\n" + "".join(f"    a{i + 1} = Mul(a{i}, x)\n" for i in range(2000))
-    behind = "    b0 = Tanh(a2000)\n" + "".join(
-        f"    b{i + 1} = Mul(b{i}, x)\n" for i in range(2000)
-    )
-    assert len(gelus(EXACT + before + behind)) == 1
+    lines = [EXACT, "a0 = Neg(x)", "b0 = Tanh(a2000)"]
+    for chain in "ab":
+        lines += [f"{chain}{i + 1} = Mul({chain}{i}, x)" for i in range(2000)]
+    assert len(gelus("\n".join(lines))) == 1

@@ -14,7 +14,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from tests.truth import report, runner
 from tests.truth.modes import MODES
@@ -27,7 +26,7 @@ WAYS = ("graph", "xla")
 BATCH = 100  # programs to a process: TensorFlow keeps a part of every function
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--all", action="store_true", help="all programs")
     parser.add_argument("--only", metavar="REGEX", help="programs whose name it finds")
@@ -63,7 +62,7 @@ def main() -> int:
     return int(any(report.is_defect(row) for row in rows))
 
 
-def _run_all(only: str, modes: list[str], ways: list[str], path: Path, without: str) -> None:
+def _run_all(only, modes, ways, path, without):
     """Starts workers until every program has its rows."""
     names = _worker("names", ",".join(ways), only, stdout=subprocess.PIPE, check=True)
     left = names.stdout.splitlines()
@@ -80,7 +79,7 @@ def _run_all(only: str, modes: list[str], ways: list[str], path: Path, without: 
             left = missing[1:] + left
 
 
-def _worker(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+def _worker(*arguments, **options):
     command = [sys.executable, "-m", "tests.truth.worker", *arguments]
     environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
     return subprocess.run(command, cwd=ROOT, env=environ, text=True, **options)

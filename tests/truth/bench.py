@@ -6,31 +6,40 @@ import contextlib
 import dataclasses
 import inspect
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
-
-Values = Mapping[
-    tuple[str, str], np.ndarray
-]  # (case, name) to the draws of a tensor, one behind the other
 
 #: Cases: what the inputs of a program are multiplied by, and odd values.
 SCALES = {"1": 1.0, "1e-6": 1e-6, "1e-3": 1e-3, "1e3": 1e3, "1e6": 1e6}
 ODD = ("zeros", "equal rows", "half masked", "mean 50")
 
 
-def in_a_quarter(name: str) -> bool:
+def in_a_quarter(name):
     """Tells whether a name is in a fixed quarter of all names, for which XLA compiles programs."""
     return zlib.crc32(name.encode()) % 4 == 0
 
 
-def public_classes(module: Any, base: type) -> list[str]:
+def mean_square(values):
+    return tf.reduce_mean(tf.square(values))
+
+
+def titles_of(*functions):
+    """The functions by their names, as people write them."""
+    return {function.__name__.strip("_").replace("_", " "): function for function in functions}
+
+
+def by_name(names_of):
+    """Of values, each with names that blanks separate, the value of each name."""
+    return {name: value for value, names in names_of.items() for name in names.split()}
+
+
+def public_classes(module, base):
     """The names of the classes of a kind that a module exports: one for each class, its own where
     that is exported.
     """
-    name_of: dict[type, str] = {}
+    name_of = {}
     for name, found in sorted(vars(module).items()):
         if (
             inspect.isclass(found)
@@ -65,21 +74,21 @@ class Bench:
         noise: by how many units in the last place inputs are changed, at random.
     """
 
-    def __init__(self, name: str, jit: bool = False, noise: float = 0.0) -> None:
+    def __init__(self, name, jit=False, noise=0.0):
         self.jit = jit
         self._noise = noise
         self._dice = np.random.default_rng(zlib.crc32(name.encode()))
         self._other_dice = np.random.default_rng(1)
-        self._notes: dict[tuple[str, str], list[np.ndarray]] = {}
+        self._notes = {}
 
-    def normal(self, *shape: int, scale: float = 1.0) -> np.ndarray:
+    def normal(self, *shape, scale=1.0):
         """Normally distributed float32 values."""
         return self.given(self._dice.normal(size=shape) * scale)
 
-    def integers(self, below: int, *shape: int) -> np.ndarray:
+    def integers(self, below, *shape):
         return self._dice.integers(below, size=shape).astype(np.int32)
 
-    def given(self, values: Any) -> np.ndarray:
+    def given(self, values):
         """Values as float32, changed a little where the run is to show float32's own noise."""
         values = np.asarray(values, np.float32)
         if self._noise:
@@ -88,11 +97,11 @@ class Bench:
             )
         return values.astype(np.float32)
 
-    def weight(self, *shape: int, name: str = "w") -> tf.Variable:
+    def weight(self, *shape, name="w"):
         """A variable whose products are about as large as what they multiply."""
         return tf.Variable(self.normal(*shape, scale=np.prod(shape[:-1]) ** -0.5), name=name)
 
-    def case(self, name: str, *shape: int) -> np.ndarray:
+    def case(self, name, *shape):
         """Inputs of a case of :data:`SCALES` or :data:`ODD`."""
         values = self.normal(*shape)
         if name in SCALES:
@@ -107,12 +116,12 @@ class Bench:
             return values + np.float32(50)
         raise ValueError(f"no such case: {name}")
 
-    def function(self, python_function: Callable[..., Any], autograph: bool = False) -> Any:
+    def function(self, python_function, autograph=False):
         """A new ``tf.function``."""
         return tf.function(python_function, jit_compile=self.jit or None, autograph=autograph)
 
     @contextlib.contextmanager
-    def attempt(self) -> Iterator[None]:
+    def attempt(self):
         """A block whose results count as not finite where a kernel refuses its input, a singular
         matrix, say.
         """
@@ -121,11 +130,18 @@ class Bench:
         except tf.errors.InvalidArgumentError:
             return
 
-    def note(self, case: str, name: str, value: Any) -> None:
+    def note(self, case, name, value):
         """Keeps a result; results of one name are judged together."""
         if isinstance(value, tf.IndexedSlices):
             value = tf.convert_to_tensor(value)
         self._notes.setdefault((case, name), []).append(np.asarray(value))
 
-    def values(self) -> Values:
+    def note_gradients(self, case, gradients):
+        """Keeps the gradients that there are, by the names of what they are taken by."""
+        for name, gradient in gradients.items():
+            if gradient is not None:
+                self.note(case, f"gradient of {name}", gradient)
+
+    def values(self):
+        """By case and name the draws of a tensor, one behind the other."""
         return {key: np.stack(draws) for key, draws in self._notes.items()}

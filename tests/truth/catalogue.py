@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator
-
-from tests.truth.bench import Program
 
 #: Modules of ``programs/``; the order in which they run.
 GROUPS = (
@@ -32,7 +29,7 @@ SHARE_OF_LIBRARIES = 32
 LIBRARIES = ("optimizers", "losses", "layers", "functions")
 
 
-def all_programs(only: str = "") -> Iterator[Program]:
+def all_programs(only=""):
     """The programs whose name a regular expression finds; all by default."""
     for group in GROUPS:
         for program in _programs_of(group):
@@ -40,7 +37,7 @@ def all_programs(only: str = "") -> Iterator[Program]:
                 yield program
 
 
-def sample() -> list[str]:
+def sample():
     """Returns the names of the programs that pytest runs, a few of each group."""
     names = []
     for group in GROUPS:
@@ -51,5 +48,5 @@ def sample() -> list[str]:
     return names
 
 
-def _programs_of(group: str) -> Iterator[Program]:
+def _programs_of(group):
     return importlib.import_module(f"tests.truth.programs.{group}").programs()

@@ -6,8 +6,6 @@ import dataclasses
 import math
 import re
 
-from tests.truth.runner import Row
-
 ALL = ("bfloat16", "float16", "auto")
 FLOAT16 = ("float16",)
 
@@ -33,7 +31,7 @@ class Limit:
     cases: str = ".*"
     tensors: str = ".*"
 
-    def covers(self, row: Row) -> bool:
+    def covers(self, row):
         return (
             row.mode in self.modes
             and row.ratio <= self.worst
@@ -57,7 +55,7 @@ _SATURATED = (
     r"|loops/.*|keras\.losses/.*"
     r"|keras\.layers/(Bidirectional|LSTM|GRU|RNN|SimpleRNN|ConvLSTM.*)"
 )
-LIMITS: tuple[Limit, ...] = (
+LIMITS = (
     Limit(
         _FUNCTIONS,
         FLOAT16,
@@ -279,6 +277,6 @@ LIMITS: tuple[Limit, ...] = (
 )
 
 
-def limit_of(row: Row) -> Limit | None:
+def limit_of(row):
     """The first limit that covers a row."""
     return next((limit for limit in LIMITS if limit.covers(row)), None)

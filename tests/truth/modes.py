@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
 
 import keras
 import tensorflow as tf
@@ -39,7 +38,7 @@ MODES = {
 }
 
 
-def ideal_config(precision: str) -> amp_tf.AmpConfig:
+def ideal_config(precision):
     """Products alone: what would follow them into 16 bit, or pass 16 bit on, is on no list."""
     return amp_tf.AmpConfig(
         precision=precision,
@@ -48,13 +47,13 @@ def ideal_config(precision: str) -> amp_tf.AmpConfig:
     )
 
 
-def default_config(mode: Mode) -> amp_tf.AmpConfig:
+def default_config(mode):
     """As users have it."""
     return amp_tf.AmpConfig(precision=mode.name)
 
 
 @contextlib.contextmanager
-def running(config: amp_tf.AmpConfig | None) -> Iterator[None]:
+def running(config):
     """Runs a block under amp_tf with a configuration, or in float32; names, seeds and layers start
     anew.
     """
@@ -74,7 +73,7 @@ def running(config: amp_tf.AmpConfig | None) -> Iterator[None]:
         handle.uninstall()
 
 
-def check_that_graphs_are_converted() -> None:
+def check_that_graphs_are_converted():
     """Checks that amp_tf converts a plain graph: otherwise every program would look right.
 
     Raises:

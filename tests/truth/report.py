@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterable, Sequence
 
-from tests.truth.limits import LIMITS, Limit, limit_of
-from tests.truth.runner import Row
+from tests.truth.limits import LIMITS, limit_of
 from tests.truth.yardstick import LIMIT
 
 
-def is_defect(row: Row) -> bool:
+def is_defect(row):
     """Tells whether a row is above the yardstick's limit and no named limit covers it."""
     return (row.ratio > LIMIT or bool(row.problem)) and limit_of(row) is None
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def markdown(rows):
     """The committed table."""
-    defects = [row for row in rows if is_defect(row)]
     lines = [
         "# Programs in 16 bit, judged against themselves in float32",
         "",
@@ -31,14 +28,8 @@ def markdown(rows: Sequence[Row]) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for (mode, way), part in _grouped(rows, lambda row: (row.mode, row.way)):
-        ratios = sorted(row.ratio for row in part)
-        above = [row for row in part if row.ratio > LIMIT or row.problem]
-        named = sum(limit_of(row) is not None for row in above)
-        lines.append(
-            f"| {mode} | {way} | {len({row.program for row in part})} | {len(part)} | "
-            f"{statistics.median(ratios):.2f} "
-            f"| {ratios[int(0.99 * (len(ratios) - 1))]:.2f} | {len(above)} | {named} |"
-        )
+        lines.append(f"| {mode} | {way} | {_summary(part)} |")
+    defects = [row for row in rows if is_defect(row)]
     lines += ["", "## Above the limit, and not named", ""]
     lines += table_of(defects) if defects else ["None."]
     lines += [
@@ -52,30 +43,40 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _limit_line(limit: Limit, rows: Sequence[Row]) -> str:
+def _summary(rows):
+    """The figures of a mode and a way."""
+    ratios = sorted(row.ratio for row in rows)
+    above = [row for row in rows if row.ratio > LIMIT or row.problem]
+    named = [row for row in above if limit_of(row) is not None]
+    counts = f"{len({row.program for row in rows})} | {len(rows)}"
+    most = ratios[int(0.99 * (len(ratios) - 1))]
+    return f"{counts} | {statistics.median(ratios):.2f} | {most:.2f} | {len(above)} | {len(named)}"
+
+
+def _limit_line(limit, rows):
     covered = [row.ratio for row in rows if row.ratio > LIMIT and limit_of(row) is limit]
     found = f"{max(covered):.3g}" if covered else "below the limit here"
-    programs, cases = (pattern.replace("|", "\\|") for pattern in (limit.programs, limit.cases))
+    programs = limit.programs.replace("|", "\\|")
+    cases = limit.cases.replace("|", "\\|")
     return f"| `{programs}` | {', '.join(limit.modes)} | `{cases}` | {found} | {limit.why} |"
 
 
-def table_of(defects: Sequence[Row]) -> list[str]:
+def table_of(defects):
     """The lines of a table with a row for each program, way and mode that fails."""
     lines = [
         "| program | mode | way | inputs | tensors | worst | ratio | error | ideal error |",
         "| --- " * 9 + "|",
     ]
-    for (program, way, mode), bad in _grouped(
-        defects, lambda row: (row.program, row.way, row.mode)
-    ):
+    groups = _grouped(defects, lambda row: (row.program, row.mode, row.way))
+    for names, bad in groups:
         worst = max(bad, key=lambda row: row.ratio)
-        cases = ", ".join(sorted({row.case for row in bad}))
         what = worst.problem or f"{worst.tensor}, {worst.case}"
-        figures = f"{worst.ratio:.3g} | {worst.error:.3g} | {worst.ideal:.3g}"
-        lines.append(f"| {program} | {mode} | {way} | {cases} | {len(bad)} | {what} | {figures} |")
+        cells = [*names, ", ".join(sorted({row.case for row in bad})), str(len(bad)), what]
+        cells += [f"{figure:.3g}" for figure in (worst.ratio, worst.error, worst.ideal)]
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
-def _grouped(rows: Iterable[Row], key: object) -> list:
+def _grouped(rows, key):
     ordered = sorted(rows, key=key)
     return [(found, list(part)) for found, part in itertools.groupby(ordered, key)]

@@ -6,16 +6,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
 from amp_tf.hooks import state as process_state
-from tests.truth.bench import Bench, Program, Values
+from tests.truth.bench import Bench
 from tests.truth.modes import MODES, default_config, ideal_config, running
-from tests.truth.yardstick import LIMIT, Verdict, distance, judge
+from tests.truth.yardstick import LIMIT, distance, judge
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,19 +41,19 @@ class Row:
     problem: str = ""
 
     @classmethod
-    def of_failure(cls, program: str, way: str, mode: str, problem: str) -> Row:
+    def of_failure(cls, program, way, mode, problem):
         """Makes the row of a program that failed as a whole."""
         endless = float("inf")
         return cls(program, way, mode, "", "", endless, endless, 0.0, problem)
 
 
-def append(path: Path, rows: Iterable[Row]) -> None:
+def append(path, rows):
     """Writes rows to a file, one line of JSON each."""
     with path.open("a", encoding="utf-8") as lines:
         lines.writelines(json.dumps(dataclasses.asdict(row)) + "\n" for row in rows)
 
 
-def read(path: Path) -> Iterator[Row]:
+def read(path):
     """The rows of a file; a last line that was cut off is none."""
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
@@ -64,7 +62,7 @@ def read(path: Path) -> Iterator[Row]:
             return
 
 
-def rows_of(program: Program, modes: Iterable[str], ways: Iterable[str]) -> Iterator[Row]:
+def rows_of(program, modes, ways):
     """All rows of a program, in the modes and ways given."""
     for way in ways:
         if way == "graph" or program.compiled:
@@ -80,12 +78,12 @@ _NOTHING = np.empty(
 class _Comparison:
     """A program run one way, with the values that were computed so far."""
 
-    def __init__(self, program: Program, way: str) -> None:
+    def __init__(self, program, way):
         self._program = program
         self._way = way
-        self._known: dict[tuple[str, int], Values] = {}
+        self._known = {}
 
-    def rows(self, modes: Iterable[str]) -> Iterator[Row]:
+    def rows(self, modes):
         try:
             truth = self._values("float32")
         except tf.errors.InvalidArgumentError:
@@ -108,7 +106,7 @@ class _Comparison:
             for key in truth:
                 yield self._judged(key, mode)
 
-    def _judged(self, key: tuple[str, str], mode: str) -> Row:
+    def _judged(self, key, mode):
         """The verdict on one tensor; where it is bad, the median one of five draws of the inputs.
 
         One ideal program rounds one way, and lies nearer to float32 than others by luck: of a
@@ -120,7 +118,7 @@ class _Comparison:
         verdict = sorted(verdicts, key=lambda one: one.ratio)[len(verdicts) // 2]
         return Row(self._program.name, self._way, mode, *key, **dataclasses.asdict(verdict))
 
-    def _verdict(self, key: tuple[str, str], mode: str, draw: int = 0) -> Verdict:
+    def _verdict(self, key, mode, draw=0):
         tensor = key[1]
         unit = MODES[mode].unit
         whats = (f"default {mode}", f"ideal {MODES[mode].ideal}", "float32")
@@ -131,7 +129,7 @@ class _Comparison:
             verdict = judge(tensor, value, least, known, unit, noise)
         return verdict
 
-    def _values(self, what: str, draw: int = 0) -> Values:
+    def _values(self, what, draw=0):
         """The values of the program, run some way; draws differ in their inputs."""
         if (what, draw) not in self._known:
             kind, _, mode = what.partition(" ")

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -26,13 +25,13 @@ newest_alone = pytest.mark.skipif(
 )
 
 
-def names_of(group: str) -> set[str]:
+def names_of(group):
     return {program.name.partition("/")[2] for program in catalogue.all_programs(f"^{group}/")}
 
 
 @newest_alone
 @pytest.mark.parametrize("module", functions.MODULES)
-def test_every_function_is_a_program_or_left_out(module: str) -> None:
+def test_every_function_is_a_program_or_left_out(module):
     left_out = {
         name.partition(".")[2] for name in arguments.LEFT_OUT if name.startswith(f"{module}.")
     }
@@ -41,13 +40,13 @@ def test_every_function_is_a_program_or_left_out(module: str) -> None:
 
 
 @newest_alone
-def test_every_layer_is_a_program_or_left_out() -> None:
+def test_every_layer_is_a_program_or_left_out():
     assert names_of("keras.layers") | set(layers.LEFT_OUT) == set(layers.public_layers())
     assert not names_of("keras.layers") & set(layers.LEFT_OUT)
 
 
 @newest_alone
-def test_every_loss_and_optimizer_is_a_program_or_left_out() -> None:
+def test_every_loss_and_optimizer_is_a_program_or_left_out():
     for module, base, rows in (
         (keras.losses, keras.losses.Loss, losses),
         (keras.optimizers, keras.optimizers.Optimizer, optimizers),
@@ -62,7 +61,7 @@ def test_every_loss_and_optimizer_is_a_program_or_left_out() -> None:
 
 
 @newest_alone
-def test_arguments_are_for_what_exists() -> None:
+def test_arguments_are_for_what_exists():
     assert set(layers.ARGUMENTS) <= set(layers.public_layers())
     assert set(layers.SHAPES) | set(layers.INPUTS) <= set(layers.public_layers())
     for module, rows in arguments.EXPLICIT.items():
@@ -75,15 +74,15 @@ ROUNDED = (TRUTH.view(np.uint32) + np.uint32(0x8000) & np.uint32(0xFFFF0000)).vi
 ZEROS = np.zeros(4, np.float32)
 
 
-def off_by(share: float) -> np.ndarray:
+def off_by(share):
     return TRUTH * np.float32(1 + share)
 
 
-def with_one(value: float) -> np.ndarray:
+def with_one(value):
     return np.where(np.arange(TRUTH.size).reshape(TRUTH.shape) == 305, np.float32(value), TRUTH)
 
 
-def test_the_error_is_relative_to_the_whole_tensor() -> None:
+def test_the_error_is_relative_to_the_whole_tensor():
     assert distance(off_by(0.01), TRUTH) == pytest.approx(0.01, rel=1e-3)
     assert distance(1e-30 * off_by(0.01), 1e-30 * TRUTH) == pytest.approx(0.01, rel=1e-3)
     assert (
@@ -170,20 +169,20 @@ JUDGED = {
     ("name", "value", "ideal", "truth", "noise", "least", "most"), JUDGED.values(), ids=JUDGED
 )
 def test_a_ratio_is_the_error_over_what_is_inherent(
-    name: str,
-    value: np.ndarray,
-    ideal: np.ndarray,
-    truth: np.ndarray,
-    noise: float,
-    least: float,
-    most: float,
-) -> None:
+    name,
+    value,
+    ideal,
+    truth,
+    noise,
+    least,
+    most,
+):
     verdict = judge(name, value, ideal, truth, UNIT, noise)
     assert least <= verdict.ratio <= most
     assert verdict.is_good == (verdict.ratio <= LIMIT)
 
 
-def test_complex_numbers_are_compared_part_by_part() -> None:
+def test_complex_numbers_are_compared_part_by_part():
     truth = TRUTH + 1j * TRUTH
     assert distance(truth.real + 1.02j * truth.imag, truth) == pytest.approx(
         0.02 / 2**0.5, rel=1e-3
@@ -196,10 +195,10 @@ BROKEN = Row("group/three", "xla", "float16", "", "", math.inf, math.inf, 0.0, "
 
 
 @pytest.fixture
-def named(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def named(monkeypatch):
     """There is no limit, and then the one that it is called for."""
 
-    def name(*found: Limit) -> None:
+    def name(*found):
         for module in (limits, report):
             monkeypatch.setattr(module, "LIMITS", found)
 
@@ -208,8 +207,8 @@ def named(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def test_a_ratio_above_the_limit_is_a_defect_and_a_named_limit_covers_its_figure_and_no_more(
-    named: Callable[..., None],
-) -> None:
+    named,
+):
     assert [report.is_defect(row) for row in (GOOD, BAD, BROKEN)] == [False, True, True]
     named(Limit("group/.*", ("bfloat16", "float16"), 10.0, "so"))
     assert not report.is_defect(BAD)
@@ -222,7 +221,7 @@ def test_a_ratio_above_the_limit_is_a_defect_and_a_named_limit_covers_its_figure
         assert report.is_defect(dataclasses.replace(BAD, **other))
 
 
-def test_the_table_has_all_that_is_above_the_limit(named: Callable[..., None]) -> None:
+def test_the_table_has_all_that_is_above_the_limit(named):
     table = report.markdown([GOOD, BAD, BROKEN])
     assert "| bfloat16 | graph | 2 | 2 | 4.25 | 1.00 | 1 | 0 |" in table
     assert "| group/two | bfloat16 | graph | 1 | 1 | loss, 1 | 7.5 | 0.03 | 0.01 |" in table

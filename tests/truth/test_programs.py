@@ -13,7 +13,6 @@ from tests import processes
 from tests.truth import report, runner
 from tests.truth.catalogue import sample
 from tests.truth.modes import MODES
-from tests.truth.runner import Row
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = (sys.executable, "-m", "tests.truth.worker")
@@ -22,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.quick]
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> list[Row]:
+def rows(tmp_path_factory, request):
     path = tmp_path_factory.mktemp("truth") / "rows.jsonl"
     listed = sample()
     if request.config.getoption("quick"):
@@ -35,13 +34,13 @@ def rows(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_16_bit_is_as_near_to_float32_as_products_allow(rows: list[Row], mode: str) -> None:
+def test_16_bit_is_as_near_to_float32_as_products_allow(rows, mode):
     defects = [row for row in rows if row.mode == mode and report.is_defect(row)]
     assert not defects, "\n".join(report.table_of(defects))
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_something_was_16_bit(rows: list[Row], mode: str) -> None:
+def test_something_was_16_bit(rows, mode):
     """Otherwise the test above could not fail."""
     rounded = {row.program for row in rows if row.mode == mode and row.error > 2.0**-14}
     assert len(rounded) > len({row.program for row in rows}) / 2

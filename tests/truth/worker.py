@@ -16,7 +16,7 @@ from pathlib import Path
 PATIENCE = 600  # seconds for one program, then the process ends with a trace
 
 
-def main() -> None:
+def main():
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     from tests import left_out

@@ -49,11 +49,11 @@ class Verdict:
     ideal: float
 
     @property
-    def is_good(self) -> bool:
+    def is_good(self):
         return self.ratio <= LIMIT
 
 
-def distance(value: np.ndarray, truth: np.ndarray) -> float:
+def distance(value, truth):
     """The relative L2 error of a tensor; infinite where it is not finite, or of another shape, and
     the truth is not.
     """
@@ -74,13 +74,13 @@ def distance(value: np.ndarray, truth: np.ndarray) -> float:
 
 
 def judge(
-    name: str,
-    value: np.ndarray,
-    ideal: np.ndarray,
-    truth: np.ndarray,
-    unit: float,
-    noise: float = 0.0,
-) -> Verdict:
+    name,
+    value,
+    ideal,
+    truth,
+    unit,
+    noise=0.0,
+):
     """The verdict on one tensor.
 
     Args:
@@ -106,7 +106,7 @@ def judge(
     return Verdict(float(ratio), error, least)
 
 
-def _as_reals(array: np.ndarray) -> np.ndarray:
+def _as_reals(array):
     array = np.asarray(array)
     if np.iscomplexobj(array):
         array = np.stack([array.real, array.imag], axis=-1)

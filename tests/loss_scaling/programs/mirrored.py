@@ -42,154 +42,158 @@ def per_replica(values):
     )
 
 
+def on_replicas(step, is_traced=True):
+    """Returns a function that runs the step on each replica."""
+
+    def run(*args):
+        return strategy.run(step, args=args)
+
+    return tf.function(run) if is_traced else run
+
+
 def weights_of(kind):
     return [kind(np.ones(shape, "float32")) for shape in ((3,), (2, 2))]
 
 
 def keras3(options, cls=keras.optimizers.SGD):
-    weights = weights_of(keras.Variable)
-    return weights, [w.value for w in weights], cls(0.125, momentum=0.5, **options)
+    return weights_of(keras.Variable), cls(0.125, momentum=0.5, **options)
 
 
 def tf_keras_new(options, own=lambda base: base):
-    weights = weights_of(tf.Variable)
-    return (
-        weights,
-        weights,
-        own(tf_keras.optimizers.SGD)(0.125, momentum=0.5, jit_compile=False, **options),
-    )
+    sgd = own(tf_keras.optimizers.SGD)
+    return weights_of(tf.Variable), sgd(0.125, momentum=0.5, jit_compile=False, **options)
 
 
 def tf_keras_legacy(options, own=lambda base: base):
-    weights = weights_of(tf.Variable)
-    return weights, weights, own(tf_keras.optimizers.legacy.SGD)(0.125, momentum=0.5, **options)
+    sgd = own(tf_keras.optimizers.legacy.SGD)
+    return weights_of(tf.Variable), sgd(0.125, momentum=0.5, **options)
 
 
 def v1(options):
-    weights = weights_of(tf.Variable)
-    return weights, weights, tf.compat.v1.train.MomentumOptimizer(0.125, 0.5)
+    return weights_of(tf.Variable), tf.compat.v1.train.MomentumOptimizer(0.125, 0.5)
 
 
-def train(make, options, *, wrapped, bad, traced):
+def train(make, options, *, is_wrapped, bad=None, is_traced=True):
+    """Trains; one replica's gradients are infinite in some steps more, if it is named."""
     with strategy.scope():
-        weights, tensors, optimizer = make(options)
-        optimizer = amp_tf.LossScaleOptimizer(optimizer, 2.0**10) if wrapped else optimizer
-        if isinstance(weights[0], keras.Variable):
+        weights, optimizer = make(options)
+        is_keras3 = isinstance(weights[0], keras.Variable)
+        tensors = weights
+        if is_keras3:
+            tensors = [weight.value for weight in weights]
+        if is_wrapped:
+            optimizer = amp_tf.LossScaleOptimizer(optimizer, 2.0**10)
+        if is_keras3:
             optimizer.build(weights)
 
     def step(x, poison):
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(tensors[0] * x) + tf.reduce_sum(tensors[1] ** 2) * x[0]
-            loss = optimizer.scale_loss(loss) if hasattr(optimizer, "scale_loss") else loss
+            if hasattr(optimizer, "scale_loss"):
+                loss = optimizer.scale_loss(loss)
         gradients = tape.gradient(loss, tensors)
         gradients[1] += poison
         optimizer.apply_gradients(list(zip(gradients, weights, strict=True)))
 
-    def run(x, poison):
-        strategy.run(step, args=(x, poison))
-
-    run = tf.function(run) if traced else run
+    run = on_replicas(step, is_traced)
+    nothing = np.zeros(2, "float32")
+    poison = nothing.copy()
+    if bad is not None:
+        poison[bad] = np.inf
     rng = np.random.RandomState(0)
     for i in range(STEPS):
         x = per_replica([rng.randn(3).astype("float32") for _ in range(2)])
         if bad is not None and i in POISONED:
-            run(
-                x,
-                per_replica(
-                    [np.float32("inf") if replica == bad else np.float32(0) for replica in range(2)]
-                ),
-            )
-        run(x, per_replica([np.float32(0)] * 2))
-    return optimizer, [
-        np.array(strategy.experimental_local_results(t)[0]).tolist() for t in tensors
-    ]
+            run(x, per_replica(poison))
+        run(x, per_replica(nothing))
+    return optimizer, [local(tensor)[0] for tensor in tensors]
 
 
 def local(variable):
     return [value.numpy().tolist() for value in strategy.experimental_local_results(variable)]
 
 
-def compare(make, name, traced):
+def compare(make, name, is_traced=True):
     # Keras itself cannot trace accumulation and averages under this strategy; eagerly it can.
-    _, expected = train(make, OPTIONS[name], wrapped=False, bad=None, traced=False)
+    _, expected = train(make, OPTIONS[name], is_wrapped=False, is_traced=False)
     row = {"expected": expected}
     for bad in (0, 1):
-        optimizer, actual = train(make, OPTIONS[name], wrapped=True, bad=bad, traced=traced)
-        status = optimizer.status()
-        inside = getattr(optimizer, "_loss_scale", None)
-        variables = (
-            [optimizer._scale.value, optimizer._counters.value]
-            if inside is None
-            else [getattr(inside, "scale", None) or inside.current_loss_scale, inside.counters]
+        optimizer, actual = train(
+            make, OPTIONS[name], is_wrapped=True, bad=bad, is_traced=is_traced
         )
+        status = optimizer.status()
         row[f"bad_{bad}"] = {
             "weights": actual,
             "scale": status.scale,
             "skipped": status.skipped,
-            "locals": [local(variable) for variable in variables],
+            "locals": [local(variable) for variable in state_of(optimizer)],
         }
     return row
+
+
+def state_of(optimizer):
+    """The variables of the scale and its counters."""
+    inside = getattr(optimizer, "_loss_scale", None)
+    if inside is None:
+        return optimizer._scale.value, optimizer._counters.value
+    return getattr(inside, "scale", None) or inside.current_loss_scale, inside.counters
 
 
 def all_mean(gradients):
     return [tf.distribute.get_replica_context().all_reduce("mean", g) for g in gradients]
 
 
-def train_by_a_scaler(scaler_in_scope, traced, reduced_in_apply):
+def train_by_a_scaler(is_in_scope, is_traced, is_reduced_in_apply):
     with strategy.scope():
         weight = tf.Variable([1.0, 2.0], aggregation=tf.VariableAggregation.MEAN)
         scaler = amp_tf.LossScaler(2.0**10)
-    if not scaler_in_scope:
+    if not is_in_scope:
         scaler = amp_tf.LossScaler(2.0**10)
 
     def apply(gradients, rate):
-        for gradient in all_mean(gradients) if reduced_in_apply else gradients:
-            weight.assign_sub(rate * gradient)
+        if is_reduced_in_apply:
+            gradients = all_mean(gradients)
+        weight.assign_sub(rate * gradients[0])
 
     def step(x):
         with tf.GradientTape() as tape:
             loss = scaler.scale(tf.reduce_sum(weight * x))
         gradients = tape.gradient(loss, [weight])
-        gradients = gradients if reduced_in_apply else all_mean(gradients)
+        if not is_reduced_in_apply:
+            gradients = all_mean(gradients)
         return scaler.step(apply, scaler.unscale(gradients), 0.5 * x[1])  # a rate of each replica
 
-    def run(x):
-        return strategy.run(step, args=(x,))
-
-    run = tf.function(run) if traced else run
+    run = on_replicas(step, is_traced)
     taken = []
     for bad in (None, 0, 1):
-        rows = [
-            [np.inf if replica == bad else 2.0 * replica + 1.0, replica + 1.0]
-            for replica in range(2)
-        ]
-        x = per_replica([np.float32(row) for row in rows])
-        taken.append([bool(value) for value in strategy.experimental_local_results(run(x))])
+        rows = np.float32([[1.0, 1.0], [3.0, 2.0]])
+        if bad is not None:
+            rows[bad, 0] = np.inf
+        taken.append(local(run(per_replica(rows))))
     return {"taken": taken, "weight": local(weight), "scale": local(scaler.loss_scale)}
 
 
-def train_a_model(is_built, wrapped_in_scope):
+def train_a_model(is_built, is_wrapped_in_scope):
     with strategy.scope():
         model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
         optimizer = keras.optimizers.Adam(0.1)
         if is_built:
             optimizer.build(model.trainable_variables)
-        if wrapped_in_scope:
+        if is_wrapped_in_scope:
             optimizer = amp_tf.LossScaleOptimizer(optimizer)
-    if not wrapped_in_scope:
+    if not is_wrapped_in_scope:
         optimizer = amp_tf.LossScaleOptimizer(optimizer)
 
-    def step(x, y):
+    def step(x):
         with tf.GradientTape() as tape:
-            loss = optimizer.scale_loss(tf.reduce_mean((model(x) - y) ** 2))
+            loss = optimizer.scale_loss(tf.reduce_mean((model(x) - x[:, :1]) ** 2))
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
-    x = np.random.RandomState(0).randn(8, 4).astype("float32")
-    data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(8).repeat(3)
-    run = tf.function(lambda x, y: strategy.run(step, args=(x, y)))
-    for batch in strategy.experimental_distribute_dataset(data):
-        run(*batch)
+    run = on_replicas(step)
+    rows = np.random.RandomState(0).randn(2, 4, 4).astype("float32")
+    for _ in range(3):
+        run(per_replica(rows))
     status = optimizer.status()
     return [status.steps, status.skipped, int(optimizer.iterations.numpy())]
 
@@ -219,15 +223,15 @@ def train_beside_a_thread():
     seen = []
 
     class Own(keras.optimizers.SGD):
-        def update_step(self, gradient, variable, learning_rate):
+        def update_step(self, *args):
             seen.append(steps_of_a_thread())
-            super().update_step(gradient, variable, learning_rate)
+            super().update_step(*args)
 
         def _backend_increment_gradient_accumulators(self, *args):
             seen.append(steps_of_a_thread())
             super()._backend_increment_gradient_accumulators(*args)
 
-    train(lambda options: keras3(options, Own), ACCUMULATION, wrapped=True, bad=None, traced=True)
+    train(functools.partial(keras3, cls=Own), ACCUMULATION, is_wrapped=True)
     return seen
 
 
@@ -252,23 +256,19 @@ def norms_of(options):
         optimizer.apply_gradients([(tape.gradient(loss, weight.value), weight)])
         return tf.identity(optimizer.inner_optimizer.norm)
 
-    run = tf.function(lambda x: strategy.run(step, args=(x,)))
-    bad = (0.0, np.inf, 0.0)
-    inputs = [per_replica([np.float32([3.0 + b, 4.0]), np.float32([6.0, 8.0])]) for b in bad]
-    return [local(run(x)) for x in inputs]
+    run = on_replicas(step)
+    norms = []
+    for first in (3.0, np.inf, 3.0):
+        rows = np.float32([[first, 4.0], [6.0, 8.0]])
+        norms.append(local(run(per_replica(rows))))
+    return norms
 
 
 BUILT = {"built": (True, True), "built, wrapped outside": (True, False), "unbuilt": (False, True)}
-
-
-KERAS = [("plain", "plain", True)]
-ACCUMULATES = (
-    "gradient_accumulation_steps" in inspect.signature(keras.optimizers.SGD).parameters
-)  # not in its first versions
-if ACCUMULATES:
-    KERAS += [(name, name, True) for name in ("accumulation", "averages", "both")] + [
-        ("both, eager", "both", False)
-    ]
+# Its first versions do not accumulate gradients.
+ACCUMULATES = "gradient_accumulation_steps" in inspect.signature(keras.optimizers.SGD).parameters
+TRACED = ("plain", "accumulation", "averages", "both") if ACCUMULATES else ("plain",)
+OTHERS = {tf_keras_new: "global_clipnorm", tf_keras_legacy: "clipnorm", v1: "plain"}
 OWNS = {
     tf_keras_new: ("pairs_alone", "keeping_arguments"),
     tf_keras_legacy: ("without_name", "with_name_alone"),
@@ -277,24 +277,20 @@ OWNS = {
 
 def main():
     results = {
-        "scaler": [
-            [*how, train_by_a_scaler(*how)] for how in itertools.product((True, False), repeat=3)
-        ],
+        "scaler": [],
         "counts": {name: train_a_model(*case) for name, case in BUILT.items()},
         "beside": train_beside_a_thread() if ACCUMULATES else [],
-        "norms": {name: norms_of(OPTIONS[name]) for name, _, is_traced in KERAS if is_traced},
-        "keras3": {name: compare(keras3, *case) for name, *case in KERAS},
+        "norms": {name: norms_of(OPTIONS[name]) for name in TRACED},
+        "keras3": {name: compare(keras3, name) for name in TRACED},
     }
-    for make, name in {
-        tf_keras_new: "global_clipnorm",
-        tf_keras_legacy: "clipnorm",
-        v1: "plain",
-    }.items():
-        owns = {
-            own: compare(functools.partial(make, own=OWN[own]), "plain", True)
-            for own in OWNS.get(make, ())
-        }
-        results[make.__name__] = {name: compare(make, name, True), **owns}
+    for how in itertools.product((True, False), repeat=3):
+        results["scaler"].append([*how, train_by_a_scaler(*how)])
+    if ACCUMULATES:
+        results["keras3"]["both, eager"] = compare(keras3, "both", is_traced=False)
+    for make, name in OTHERS.items():
+        rows = results[make.__name__] = {name: compare(make, name)}
+        for own in OWNS.get(make, ()):
+            rows[own] = compare(functools.partial(make, own=OWN[own]), "plain")
     json.dump(results, sys.stdout)
 
 

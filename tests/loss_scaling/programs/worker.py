@@ -22,33 +22,31 @@ OPTIONS = {
 def train(strategy, options, bad):
     worker = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
     with strategy.scope():
-        weights = [
-            keras.Variable(np.ones((3,), "float32")),
-            keras.Variable(np.ones((2, 2), "float32")),
-        ]
-        optimizer = amp_tf.LossScaleOptimizer(
-            keras.optimizers.SGD(0.125, momentum=0.5, **options), 2.0**10
-        )
+        weights = [keras.Variable(np.ones(shape, "float32")) for shape in ((3,), (2, 2))]
+        inner = keras.optimizers.SGD(0.125, momentum=0.5, **options)
+        optimizer = amp_tf.LossScaleOptimizer(inner, 2.0**10)
         optimizer.build(weights)
+    tensors = [weight.value for weight in weights]
 
     def step(x, poison):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(weights[0].value * x) + tf.reduce_sum(weights[1].value ** 2) * x[0]
+            loss = tf.reduce_sum(tensors[0] * x) + tf.reduce_sum(tensors[1] ** 2) * x[0]
             loss = optimizer.scale_loss(loss)
-        gradients = tape.gradient(loss, [w.value for w in weights])
+        gradients = tape.gradient(loss, tensors)
         gradients[1] += poison
         optimizer.apply_gradients(zip(gradients, weights, strict=True))
 
     run = tf.function(lambda x, poison: strategy.run(step, args=(x, poison)))
+    poison = np.nan if worker == bad else 0.0
     rng = np.random.RandomState(0)
     for i in range(6):
-        xs = rng.randn(2, 3).astype("float32")
+        x = tf.constant(rng.randn(2, 3).astype("float32")[worker])
         if bad is not None and i in (1, 4):
-            run(tf.constant(xs[worker]), tf.constant(np.float32("nan" if worker == bad else 0)))
-        run(tf.constant(xs[worker]), tf.constant(np.float32(0)))
+            run(x, tf.constant(poison))
+        run(x, tf.constant(0.0))
     status = optimizer.status()
     return {
-        "weights": [w.numpy().tolist() for w in weights],
+        "weights": [weight.numpy().tolist() for weight in weights],
         "scale": status.scale,
         "skipped": status.skipped,
     }
@@ -56,11 +54,10 @@ def train(strategy, options, bad):
 
 def main():
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    results = {
-        f"{name}-{bad}": train(strategy, options, bad)
-        for name, options in OPTIONS.items()
-        for bad in (None, 0, 1)
-    }
+    results = {}
+    for name, options in OPTIONS.items():
+        for bad in (None, 0, 1):
+            results[f"{name}-{bad}"] = train(strategy, options, bad)
     json.dump(results, sys.stdout)
 
 

@@ -13,24 +13,22 @@ wherever somebody writes gelu.
 
 from __future__ import annotations
 
+import collections
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from google.protobuf import text_format
 
-from amp_tf.oplists.table import ALLOW, LOGARITHMS, MAGNIFYING
+from amp_tf.oplists.table import ALLOW, LOGARITHMS, MAGNIFYING, Trait
 from amp_tf.oplists.table import ROWS as OPS
 from tests.truth.fuzzing.graphs import GraphDef, ProgramGraph
-from tests.truth.fuzzing.programs import Program, steps_of
+from tests.truth.fuzzing.programs import steps_of
 from tests.truth.fuzzing.steps import Loop
 from tests.truth.modes import MODES, default_config, ideal_config
-from tests.truth.runner import Row
 from tests.truth.yardstick import LIMIT, distance, judge
 
-Nodes = Mapping[str, tf.compat.v1.NodeDef]
 PRODUCTS = frozenset(row.op for row in OPS if row.op_list == ALLOW)
 
 
@@ -64,72 +62,46 @@ INPUTS = "inputs"
 # lies.
 SWITCHED = Rounding(
     "switched",
-    frozenset(
-        (
-            *(
-                "Maximum",
-                "Minimum",
-                "Max",
-                "Min",
-                "MaxPool",
-                "MaxPoolGrad",
-                "Relu",
-                "Relu6",
-                "LeakyRelu",
-                "ReluGrad",
-            ),
-            *(
-                "Relu6Grad",
-                "LeakyReluGrad",
-                "Greater",
-                "GreaterEqual",
-                "Less",
-                "LessEqual",
-                "Equal",
-                "SelectV2",
-            ),
-            *("Sign", "Round", "Abs", "ClipByValue"),
-        )
+    Trait(
+        "Maximum Minimum Max Min MaxPool MaxPoolGrad Relu Relu6 LeakyRelu ReluGrad Relu6Grad "
+        "LeakyReluGrad Greater GreaterEqual Less LessEqual Equal SelectV2 Sign Round Abs "
+        "ClipByValue"
     ),
     True,
 )
 # The gradient of a saturated activation is made of 1 - y, and y is rounded to 16 bit, once.
 SATURATED = Rounding(
     "saturated",
-    frozenset(
-        {"Tanh", "Sigmoid", "Softmax", "LogSoftmax", "Softplus", "Softsign", "Erf", "Elu", "Selu"}
-    ),
+    Trait("Tanh Sigmoid Softmax LogSoftmax Softplus Softsign Erf Elu Selu"),
     False,
 )
 CAUSES = (
     # A bias is added in the kernel of its product, so that their sum is rounded, once.
-    Rounding("bias", frozenset({"BiasAdd", "BiasAddV1"}), False),
+    Rounding("bias", Trait("BiasAdd BiasAddV1"), False),
     SATURATED,
     # The gradient of a saturated x / (1 + |x|) is made of two quotients that cancel.
-    Rounding("quotient", frozenset({"RealDiv"}), False, spares=True),
+    Rounding("quotient", Trait("RealDiv"), False, spares=True),
     SWITCHED,
     # A value of 100 is rounded, once, before its sine or exponential is taken.
-    Rounding("steep", frozenset({"Exp", "Expm1", "Sin", "Cos", "Softmax", "LogSoftmax"}), True),
+    Rounding("steep", Trait("Exp Expm1 Sin Cos Softmax LogSoftmax"), True),
     # Values that nearly cancel leave their roundings, and the contract asks for more where it is
     # magnified. The offset: x + 0.5 and later - 0.5.
     Rounding(
         "cancelled",
-        frozenset({"Sub", "SquaredDifference", "AddN", "Sum", "Mean", "BiasAddGrad"}),
+        Trait("Sub SquaredDifference AddN Sum Mean BiasAddGrad"),
         True,
         spares=True,
-        offsets=frozenset({"AddV2"}),
+        offsets=Trait("AddV2"),
     ),
     # A normalization takes the mean from values that are alike; how alike, a run knows.
-    Rounding(
-        "centred", frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"}), True
-    ),
+    Rounding("centred", Trait("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3"), True),
     # The kernel of a sum of three or more gradients rounds it after each term, and a large one may
     # cancel.
-    Rounding("partial sums", frozenset({"AddN"}), True, spares=True),
+    Rounding("partial sums", Trait("AddN"), True, spares=True),
 )
 
 
-def cause_of(program: Program, seed: int, row: Row) -> str:
+def cause_of(program, seed, row):
     """The name of the first cause that explains a row; empty if none does."""
     if row.ideal > ALL_LOST and np.isfinite(row.error):
         return LOST
@@ -141,7 +113,7 @@ def cause_of(program: Program, seed: int, row: Row) -> str:
         return RANGE
     (truth,) = graph.values(graph.graph_def, [result])
 
-    def explains(graph_def: GraphDef, noise: float = 0.0, take: int = 0) -> bool:
+    def explains(graph_def, noise=0.0, take=0):
         return row.error <= LIMIT * distance(
             graph.values(graph_def, [result], noise, take)[0], truth
         )
@@ -176,32 +148,32 @@ def cause_of(program: Program, seed: int, row: Row) -> str:
     return ""
 
 
-def is_nearer_in_bfloat16(graph: ProgramGraph, row: Row) -> bool:
+def is_nearer_in_bfloat16(graph, row):
     """Tells whether the rewritten graph is much nearer with bfloat16 for each float16."""
     mode = MODES["bfloat16"]
-    result = [graph.fetches[0, row.tensor]]
     rewritten = graph.rewritten(default_config(MODES["float16"]))
-    for node in (
-        *rewritten.node,
-        *(node for function in rewritten.library.function for node in function.node_def),
-    ):
+    nodes = [*rewritten.node]
+    for function in rewritten.library.function:
+        nodes += function.node_def
+    for node in nodes:
         tensor = node.attr["value"].tensor if node.op == "Const" else None
-        if tensor is not None and tensor.dtype == tf.float16.as_datatype_enum:
+        if tensor is not None and tensor.dtype == tf.float16:
             tensor.CopyFrom(tf.make_tensor_proto(tf.make_ndarray(tensor), tf.bfloat16))
     other = text_format.Parse(str(rewritten).replace("DT_HALF", "DT_BFLOAT16"), GraphDef())
-    (truth,), (ideal,), (value,) = (
-        graph.values(graph_def, result)
-        for graph_def in (graph.graph_def, graph.rewritten(ideal_config(mode.ideal)), other)
-    )
-    verdict = judge(row.tensor, value, ideal, truth, mode.unit)
+
+    def computed(graph_def):
+        (values,) = graph.values(graph_def, [graph.fetches[0, row.tensor]])
+        return values
+
+    ideal = computed(graph.rewritten(ideal_config(mode.ideal)))
+    truth = computed(graph.graph_def)
+    verdict = judge(row.tensor, computed(other), ideal, truth, mode.unit)
     # An error of roundings would be eight times as large. Infinite is no more than all lost, which
     # is 1.
     return verdict.is_good or verdict.error * LIMIT < min(row.error, 1.0)
 
 
-def with_roundings(
-    graph_def: GraphDef, causes: Sequence[Rounding], data_type: tf.DType, spares_loops: bool = True
-) -> GraphDef:
+def with_roundings(graph_def, causes, data_type, spares_loops=True):
     """The graph, where what float32 nodes of some ops read or give goes through a 16-bit type and
     back.
 
@@ -213,46 +185,34 @@ def with_roundings(
     """
     result = GraphDef()
     result.CopyFrom(graph_def)
-    rounded: dict[str, str] = {}
+    rounded = {}
 
-    def rounding_of(tensor: str) -> str:
+    def cast(name, source, given, target):
+        made = result.node.add(name=name, op="Cast", input=[source])
+        made.attr["SrcT"].type = given.as_datatype_enum
+        made.attr["DstT"].type = target.as_datatype_enum
+
+    def rounding_of(tensor):
         if tensor not in rounded:
-            rounded[tensor] = f"{tensor.replace(':', '_')}/rounded"
-            for name, source, given, target in (
-                (f"{rounded[tensor]}/there", tensor, tf.float32, data_type),
-                (rounded[tensor], f"{rounded[tensor]}/there", data_type, tf.float32),
-            ):
-                cast = result.node.add(name=name, op="Cast", input=[source])
-                cast.attr["SrcT"].type, cast.attr["DstT"].type = (
-                    given.as_datatype_enum,
-                    target.as_datatype_enum,
-                )
+            name = rounded[tensor] = f"{tensor.replace(':', '_')}/rounded"
+            cast(f"{name}/there", tensor, tf.float32, data_type)
+            cast(name, f"{name}/there", data_type, tf.float32)
         return rounded[tensor]
 
-    float32 = {node.name: node for node in graph_def.node if _type_of(node) == tf.float32}
     nodes = {node.name: node for node in graph_def.node}
-    spared = _magnified(nodes) | (_in_loops(nodes) if spares_loops else set())
-    if any(cause.name == "partial sums" for cause in causes):
-        _add_one_by_one(result, float32.keys() - spared, rounding_of)
-
-    def is_of(cause: Rounding, node: tf.compat.v1.NodeDef) -> bool:
-        if node.op in cause.offsets:
-            return any(nodes[tensor].op == "Const" for tensor in node.input if tensor in nodes)
-        return node.op in cause.ops
-
-    def named(inputs: bool) -> set[str]:
-        """The nodes whose inputs are rounded, or whose outputs."""
-        return {
-            name
-            for cause in causes
-            for name, node in float32.items()
-            if cause.inputs == inputs
-            and is_of(cause, node)
-            and not (cause.spares and name in spared)
-        }
-
-    giving = named(inputs=False)
-    reading = named(inputs=True)
+    float32 = {name for name, node in nodes.items() if _type_of(node) == tf.float32}
+    spared = _magnified(nodes)
+    if spares_loops:
+        spared |= _in_loops(nodes)
+    giving = set()
+    reading = set()
+    for cause in causes:
+        if cause.name == "partial sums":
+            _add_one_by_one(result, float32 - spared, rounding_of)
+        found = reading if cause.inputs else giving
+        for name in float32 - spared if cause.spares else float32:
+            if _is_of(cause, nodes[name], nodes):
+                found.add(name)
     for node in list(result.node):
         for index, tensor in enumerate(node.input):
             reads = node.name in reading and not tensor.startswith("^") and _is_value(node, index)
@@ -261,28 +221,30 @@ def with_roundings(
     return result
 
 
-def _add_one_by_one(
-    graph_def: GraphDef, names: Collection[str], rounding_of: Callable[[str], str]
-) -> None:
+def _is_of(cause, node, nodes):
+    """Tells whether a cause rounds what a node reads or gives."""
+    if node.op in cause.offsets:
+        return any(nodes[tensor].op == "Const" for tensor in node.input if tensor in nodes)
+    return node.op in cause.ops
+
+
+def _add_one_by_one(graph_def, names, rounding_of):
     """Rounds what AddN gives after each term."""
-    for node in [
-        node
-        for node in graph_def.node
-        if node.op == "AddN" and node.name in names and len(node.input) > 2
-    ]:
-        *terms, last = [tensor for tensor in node.input if not tensor.startswith("^")]
-        total = terms[0]
-        for index, term in enumerate(terms[1:]):
-            partial = graph_def.node.add(
-                name=f"{node.name}/partial_{index}", op="AddV2", input=[total, term]
-            )
+    for node in list(graph_def.node):
+        if node.op != "AddN" or node.name not in names or len(node.input) < 3:
+            continue
+        controls = [tensor for tensor in node.input if tensor.startswith("^")]
+        total, *terms, last = [tensor for tensor in node.input if tensor not in controls]
+        for index, term in enumerate(terms):
+            name = f"{node.name}/partial_{index}"
+            partial = graph_def.node.add(name=name, op="AddV2", input=[total, term])
             partial.attr["T"].type = tf.float32.as_datatype_enum
-            total = rounding_of(partial.name)
-        node.input[:] = [total, last, *(tensor for tensor in node.input if tensor.startswith("^"))]
+            total = rounding_of(name)
+        node.input[:] = [total, last, *controls]
         node.attr["N"].i = 2
 
 
-def _type_of(node: tf.compat.v1.NodeDef) -> tf.DType | None:
+def _type_of(node):
     if (
         "T" not in node.attr or not node.attr["T"].type
     ):  # a list of types; to read what is not there would write it
@@ -290,7 +252,7 @@ def _type_of(node: tf.compat.v1.NodeDef) -> tf.DType | None:
     return tf.as_dtype(node.attr["T"].type)
 
 
-def _is_value(node: tf.compat.v1.NodeDef, index: int) -> bool:
+def _is_value(node, index):
     """Tells whether an input has the type of the node, as conditions of selections and axes have
     not.
     """
@@ -299,59 +261,53 @@ def _is_value(node: tf.compat.v1.NodeDef, index: int) -> bool:
     return not (node.op in ("Max", "Min", "Mean", "Sum") and index == 1)
 
 
-def _accumulates(loop: Loop) -> bool:
+def _accumulates(loop):
     """Tells whether the result of a turn depends on the turn before."""
     return loop.turns > 1 and (bool(loop.rate) or any(0 in step.of for step in loop.body))
 
 
-def _magnified(nodes: Nodes) -> set[str]:
+def _magnified(nodes):
     """Nodes that magnify, and all upstream of one, with no product in between.
 
     Gradients are divided by counts.
     """
+    ends = set()
+    for name, node in nodes.items():
+        is_quotient = node.op == "RealDiv" and "gradients/" not in name
+        if is_quotient or (node.op != "RealDiv" and node.op in MAGNIFYING | LOGARITHMS):
+            ends.add(name)
+    return _upstream(nodes, ends, PRODUCTS)
 
-    def is_magnifying(node: tf.compat.v1.NodeDef) -> bool:
-        if node.op == "RealDiv":
-            return "gradients/" not in node.name
-        return node.op in MAGNIFYING | LOGARITHMS
 
-    return _upstream(nodes, {name for name, node in nodes.items() if is_magnifying(node)}, PRODUCTS)
-
-
-def _upstream(nodes: Nodes, ends: set[str], barrier: frozenset[str]) -> set[str]:
+def _upstream(nodes, ends, barrier):
     """The ends, and all nodes from which a way leads to one that goes through no op of the
     barrier.
     """
-    found: set[str] = set()
+    found = set()
     waiting = list(ends)
     while waiting:
         name = waiting.pop()
-        if name not in found and name in nodes and (name in ends or nodes[name].op not in barrier):
+        if name in found or name not in nodes:
+            continue
+        if name in ends or nodes[name].op not in barrier:
             found.add(name)
-            waiting += [
-                tensor.partition(":")[0]
-                for tensor in nodes[name].input
-                if not tensor.startswith("^")
-            ]
+            inputs = [tensor for tensor in nodes[name].input if not tensor.startswith("^")]
+            waiting += [tensor.partition(":")[0] for tensor in inputs]
     return found
 
 
-def _in_loops(nodes: Nodes) -> set[str]:
+def _in_loops(nodes):
     """The nodes in loops. A loop's exit is in no loop, unless it was inlined into another."""
-    readers: dict[str, list[str]] = {}
+    readers = collections.defaultdict(list)
     for node in nodes.values():
         for tensor in node.input:
-            readers.setdefault(tensor.lstrip("^").partition(":")[0], []).append(node.name)
-
-    def leaves(node: tf.compat.v1.NodeDef) -> bool:
-        return node.op == "Exit" and not re.search(r"/_\d+/", node.name)
-
-    found: set[str] = set()
+            readers[tensor.lstrip("^").partition(":")[0]].append(node.name)
+    found = set()
     waiting = [name for name, node in nodes.items() if node.op == "Enter"]
     while waiting:
         name = waiting.pop()
-        if name not in found:
+        is_exit = nodes[name].op == "Exit" and not re.search(r"/_\d+/", name)
+        if name not in found and not is_exit:
             found.add(name)
-            if not leaves(nodes[name]):
-                waiting += readers.get(name, ())
-    return {name for name in found if not leaves(nodes[name])}
+            waiting += readers[name]
+    return found

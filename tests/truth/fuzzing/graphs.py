@@ -5,7 +5,6 @@ times as much.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -15,15 +14,10 @@ import amp_tf
 from tests.oracle import optimized
 from tests.pretending import WHERE_PRODUCTS_PAY
 from tests.rewriting.rewritten import GraphShapes
-from tests.truth.fuzzing.programs import Program, blocks_of
-from tests.truth.fuzzing.steps import ROWS, WIDTH, Block, Place, run_block
+from tests.truth.fuzzing.programs import blocks_of
+from tests.truth.fuzzing.steps import ROWS, WIDTH, Place, run_block
 
 GraphDef = tf.compat.v1.GraphDef
-Feeds = Mapping[str, np.ndarray]
-_Feed = tuple[
-    str, tuple[int, int], Callable[[np.random.Generator], np.ndarray]
-]  # name, seed, what draws it
-Key = tuple[int, str]  # the program's place among the programs, and the tensor's name
 DRAWS = 8  # of inputs and variables; results of all of them are judged together
 _INITIALIZE = "initialize"
 
@@ -38,12 +32,13 @@ class ProgramGraph:
             or functions.
     """
 
-    def __init__(self, programs: Sequence[Program], seeds: Sequence[int], is_lowered: bool) -> None:
-        self.fetches: dict[Key, str] = {}
-        self._inputs: list[_Feed] = []
-        self._variables: list[_Feed] = []
+    def __init__(self, programs, seeds, is_lowered):
+        self.fetches = {}  # by the place of the program among the programs, and the tensor's name
+        # Each has a name, a seed, and what draws it.
+        self._inputs = []
+        self._variables = []
         with tf.Graph().as_default() as graph:
-            initializers: list[tf.Operation] = []
+            initializers = []
             for index, (program, seed) in enumerate(zip(programs, seeds, strict=True)):
                 with tf.name_scope(f"p{index}"):
                     self._add(index, program, seed, initializers)
@@ -58,9 +53,7 @@ class ProgramGraph:
         self._graph = _imported(self.graph_def) if is_lowered else graph
         self._shapes = GraphShapes(self._graph)
 
-    def _add(
-        self, index: int, program: Program, seed: int, initializers: list[tf.Operation]
-    ) -> None:
+    def _add(self, index, program, seed, initializers):
         inputs = []
         variables = {}
         for given in program.inputs:
@@ -90,13 +83,13 @@ class ProgramGraph:
         for name, tensor in notes.items():
             self.fetches[index, name] = tf.identity(tensor, name="result").op.name
 
-    def feeds(self, draw: int, noise: float = 0.0, take: int = 0) -> tuple[Feeds, Feeds]:
+    def feeds(self, draw, noise=0.0, take=0):
         """Inputs and variables, changed by some units in the last place, up or down as the take has
         it.
         """
         other = np.random.default_rng((draw, take))
 
-        def drawn(rows: Sequence[_Feed]) -> Iterator[tuple[str, np.ndarray]]:
+        def drawn(rows):
             for name, seed, draws in rows:
                 values = draws(np.random.default_rng((*seed, draw)))
                 yield (
@@ -108,7 +101,7 @@ class ProgramGraph:
 
         return dict(drawn(self._inputs)), dict(drawn(self._variables))
 
-    def rewritten(self, config: amp_tf.AmpConfig) -> GraphDef:
+    def rewritten(self, config):
         result = amp_tf.rewrite(
             self.graph_def,
             config,
@@ -118,19 +111,12 @@ class ProgramGraph:
         )
         return result.graph
 
-    def run(self, graph_def: GraphDef, noise: float = 0.0) -> dict[Key, np.ndarray]:
+    def run(self, graph_def, noise=0.0):
         """The results of all programs, the draws of each one behind the other."""
-        return dict(
-            zip(
-                self.fetches,
-                self.values(graph_def, list(self.fetches.values()), noise),
-                strict=True,
-            )
-        )
+        values = self.values(graph_def, list(self.fetches.values()), noise)
+        return dict(zip(self.fetches, values, strict=True))
 
-    def values(
-        self, graph_def: GraphDef, nodes: Sequence[str], noise: float = 0.0, take: int = 0
-    ) -> list[np.ndarray]:
+    def values(self, graph_def, nodes, noise=0.0, take=0):
         """The first outputs of some nodes, the draws of each one behind the other."""
         draws = []
         graph = self._graph if graph_def is self.graph_def else _imported(graph_def)
@@ -164,33 +150,31 @@ class _Weights:
 
     shape: tuple[int, ...]
 
-    def __call__(self, dice: np.random.Generator) -> np.ndarray:
+    def __call__(self, dice):
         return dice.normal(size=self.shape) * max(np.prod(self.shape[:-1]), 4.0) ** -0.5
 
 
-def _targets(y: tf.Tensor) -> tf.Tensor:
+def _targets(y):
     return tf.constant(np.indices(y.shape).sum(0) % 2, tf.float32)
 
 
-def _variables_of(block: Block, path: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _variables_of(block, path):
     """The paths under which steps find their variables, and the shapes."""
     for index, step in enumerate(block):
+        of_step = f"{path}/{index}"
         for number, shape in enumerate(step.shapes()):
-            yield f"{path}/{index}/{number}", shape
-        inner = dict(blocks_of(step))
-        for name, block_of_step in inner.items():
-            yield from _variables_of(
-                block_of_step, f"{path}/{index}" + ("" if name == "body" else f"/{name}")
-            )
+            yield f"{of_step}/{number}", shape
+        for name, inner in blocks_of(step):
+            yield from _variables_of(inner, of_step if name == "body" else f"{of_step}/{name}")
 
 
-def _imported(graph_def: GraphDef) -> tf.Graph:
+def _imported(graph_def):
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(graph_def, name="")
     return graph
 
 
-def _session(graph: tf.Graph) -> tf.compat.v1.Session:
+def _session(graph):
     """A session that runs the nodes just as they are, on one thread."""
     config = config_pb2.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
     config.graph_options.rewrite_options.disable_meta_optimizer = True

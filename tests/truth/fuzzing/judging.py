@@ -6,20 +6,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
 
-import numpy as np
 import tensorflow as tf
 
 import amp_tf
 from tests.truth.fuzzing.causes import cause_of
-from tests.truth.fuzzing.graphs import Key, ProgramGraph
+from tests.truth.fuzzing.graphs import ProgramGraph
 from tests.truth.fuzzing.programs import Program, cuts, random_program
 from tests.truth.modes import MODES, default_config, ideal_config
 from tests.truth.runner import Row
 from tests.truth.yardstick import LIMIT, distance, judge
 
-Values = dict[Key, np.ndarray]
 MOST_CUTS = 40  # that are tried at once
 
 
@@ -39,7 +36,7 @@ class Finding:
     cause: str
     program: Program | None = None
 
-    def __str__(self) -> str:
+    def __str__(self):
         row = self.row
         figures = (
             f"ratio {row.ratio:.3g}, error {row.error:.3g}, of the ideal program {row.ideal:.3g}"
@@ -51,14 +48,14 @@ class Finding:
         return f"{found}\n{self.program}" if self.program else found
 
 
-def way_of(seed: int) -> str:
+def way_of(seed):
     """Loops and branches are nodes, as Grappler hands them over; in each fourth hundred functions,
     as for XLA.
     """
     return "functions" if seed // 100 % 4 == 3 else "nodes"
 
 
-def batches(seeds: range, size: int) -> Iterator[range]:
+def batches(seeds, size):
     """Parts of a range that are run one way."""
     begin = seeds.start
     while begin < seeds.stop:
@@ -67,9 +64,7 @@ def batches(seeds: range, size: int) -> Iterator[range]:
         begin = end
 
 
-def rows_of(
-    programs: Sequence[Program], seeds: Sequence[int], modes: Iterable[str] = tuple(MODES)
-) -> Iterator[Row]:
+def rows_of(programs, seeds, modes=tuple(MODES)):
     """The verdict on every result of every program; the case is the number of the program among
     these.
 
@@ -94,7 +89,7 @@ def rows_of(
             yield dataclasses.replace(row, case="0")
 
 
-def _runs_in_float32(programs: Sequence[Program], seeds: Sequence[int], way: str) -> bool:
+def _runs_in_float32(programs, seeds, way):
     try:
         graph = ProgramGraph(programs, seeds, is_lowered=way == "nodes")
         graph.run(graph.graph_def)
@@ -103,11 +98,9 @@ def _runs_in_float32(programs: Sequence[Program], seeds: Sequence[int], way: str
     return True
 
 
-def findings_of(
-    rows: Sequence[Row], seeds: Sequence[int], makes_small: bool = True
-) -> Iterator[Finding]:
+def findings_of(rows, seeds, makes_small=True):
     """One finding for each program and mode above the limit."""
-    worst: dict[tuple[str, str], Row] = {}
+    worst = {}
     for row in rows:
         key = (row.case, row.mode)
         if is_far_off(row) and (key not in worst or worst[key].ratio < row.ratio):
@@ -122,35 +115,39 @@ def findings_of(
         yield Finding(seed, row, "", made_small(program, seed, row.mode))
 
 
-def made_small(program: Program, seed: int, mode: str) -> Program:
+def made_small(program, seed, mode):
     """A smaller program that still is further off than allowed, and not for a cause; all cuts are
     run at once.
     """
-    while candidates := list(cuts(program))[:MOST_CUTS]:
-        rows = [
-            row for row in rows_of(candidates, [seed] * len(candidates), [mode]) if is_far_off(row)
-        ]
-        for index, candidate in enumerate(candidates):
-            worst = max(
-                (row for row in rows if row.case == str(index)),
-                key=lambda row: row.ratio,
-                default=None,
-            )
-            if worst and (worst.problem or not cause_of(candidate, seed, worst)):
-                program = candidate
-                break
-        else:
-            break
-    return program
+    while True:
+        candidates = list(cuts(program))[:MOST_CUTS]
+        smaller = _first_defect(candidates, seed, mode)
+        if smaller is None:
+            return program
+        program = smaller
 
 
-def is_far_off(row: Row) -> bool:
+def _first_defect(candidates, seed, mode):
+    """The first program that is too far off without a cause; ``None`` if none is."""
+    worst = {}
+    for row in rows_of(candidates, [seed] * len(candidates), [mode]) if candidates else ():
+        index = int(row.case)
+        if is_far_off(row) and (index not in worst or worst[index].ratio < row.ratio):
+            worst[index] = row
+    for index in sorted(worst):
+        row = worst[index]
+        if row.problem or not cause_of(candidates[index], seed, row):
+            return candidates[index]
+    return None
+
+
+def is_far_off(row):
     return row.ratio > LIMIT or bool(row.problem)
 
 
-def _judged(graph: ProgramGraph, way: str, modes: Iterable[str]) -> Iterator[Row]:
+def _judged(graph, way, modes):
     @functools.cache
-    def ideal(precision: str) -> Values:
+    def ideal(precision):
         return graph.run(graph.rewritten(ideal_config(precision)))
 
     truth = graph.run(graph.graph_def)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -56,7 +55,7 @@ class Input:
     scale: float = 1.0
     odd: str = ""
 
-    def draw(self, dice: np.random.Generator) -> np.ndarray:
+    def draw(self, dice):
         values = dice.normal(size=(ROWS, WIDTH))
         if self.odd == "zero rows":
             values[::2] = 0
@@ -86,7 +85,7 @@ class Program:
     loss: str = ""
 
 
-def blocks_of(step: Step) -> Iterator[tuple[str, Block]]:
+def blocks_of(step):
     """The names of the fields that hold blocks, and the blocks."""
     for field in dataclasses.fields(step):
         value = getattr(step, field.name)
@@ -94,7 +93,7 @@ def blocks_of(step: Step) -> Iterator[tuple[str, Block]]:
             yield field.name, value
 
 
-def steps_of(block: Block) -> Iterator[Step]:
+def steps_of(block):
     """All steps, those inside of others too."""
     for step in block:
         yield step
@@ -102,7 +101,7 @@ def steps_of(block: Block) -> Iterator[Step]:
             yield from steps_of(inner)
 
 
-def random_program(seed: int) -> Program:
+def random_program(seed):
     """The program of a seed; it has two products at least.
 
     From :data:`LATE` on, something exact joins what products gave, and its size is taken off again.
@@ -125,7 +124,7 @@ def random_program(seed: int) -> Program:
     return _without_unread(_with_late_input(program, dice) if seed >= LATE else program)
 
 
-def cuts(program: Program) -> Iterator[Program]:
+def cuts(program):
     """Programs that are a little smaller, the much smaller ones first."""
     for end in range(1, len(program.steps)):
         yield _without_unread(dataclasses.replace(program, steps=program.steps[:end]))
@@ -135,7 +134,7 @@ def cuts(program: Program) -> Iterator[Program]:
         yield dataclasses.replace(program, loss="")
 
 
-def _cut_blocks(block: Block, given: int) -> Iterator[Block]:
+def _cut_blocks(block, given):
     """A step gone, what it read in its place, or a step with a smaller block."""
     for index, step in enumerate(block):
         kept = [_renumbered(later, given + index, step.of[0]) for later in block[index + 1 :]]
@@ -150,13 +149,13 @@ def _cut_blocks(block: Block, given: int) -> Iterator[Block]:
                 )
 
 
-def _renumbered(step: Step, gone: int, instead: int = 0) -> Step:
+def _renumbered(step, gone, instead=0):
     """A step behind one whose value is gone; another value is read instead."""
     new = (instead if number == gone else number - (number > gone) for number in step.of)
     return dataclasses.replace(step, of=tuple(new))
 
 
-def _without_unread(program: Program) -> Program:
+def _without_unread(program):
     """Without the steps whose values nobody reads, but for stores, and without unread inputs."""
     count = len(program.inputs)
     block = list(program.steps)
@@ -175,7 +174,7 @@ def _without_unread(program: Program) -> Program:
     return Program(tuple(inputs), tuple(block), program.loss)
 
 
-def _with_late_input(program: Program, dice: random.Random) -> Program:
+def _with_late_input(program, dice):
     """With one more input, which meets the value of a step; those that read it read what is left
     without the offset.
     """
@@ -196,7 +195,7 @@ def _with_late_input(program: Program, dice: random.Random) -> Program:
     fresh = [Binary((exact, met), dice.choice(JOINS)), *dice.choice(ends)]
     count = len(fresh)
 
-    def moved(number: int) -> int:
+    def moved(number):
         return number + count if number >= met else number
 
     later = [dataclasses.replace(step, of=tuple(map(moved, step.of))) for step in block[place:]]
@@ -204,14 +203,14 @@ def _with_late_input(program: Program, dice: random.Random) -> Program:
     return Program((*program.inputs, given), (*block[:place], *fresh, *later), program.loss)
 
 
-def _random_block(dice: random.Random, given: int, count: int, depth: int) -> Block:
+def _random_block(dice, given, count, depth):
     return tuple(_random_step(dice, given + index, depth) for index in range(count))
 
 
-def _random_step(dice: random.Random, values: int, depth: int) -> Step:
+def _random_step(dice, values, depth):
     """A step that reads some of the values so far, the latest more often."""
 
-    def one() -> int:
+    def one():
         return values - 1 if dice.random() < 0.6 else dice.randrange(values)
 
     kind = dice.choice((OUTSIDE if depth == DEPTH else KINDS) if depth else FLAT)

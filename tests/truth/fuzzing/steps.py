@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import tensorflow as tf
@@ -82,12 +82,12 @@ MOVES = {
 }
 
 
-def _layer_norm(x: tf.Tensor) -> tf.Tensor:
+def _layer_norm(x):
     mean, variance = tf.nn.moments(x, axes=[1], keepdims=True)
     return tf.nn.batch_normalization(x, mean, variance, 0.1, 1.5, 1e-3)
 
 
-def _batch_norm(x: tf.Tensor) -> tf.Tensor:
+def _batch_norm(x):
     return flat(tf.compat.v1.nn.fused_batch_norm(images(x), [1.5] * 4, [0.1] * 4, epsilon=1e-3)[0])
 
 
@@ -128,16 +128,16 @@ WEIGHTED = {  # what a weight is multiplied with, and the weight's shape
 }
 
 
-def full(x: tf.Tensor) -> tf.Tensor:
+def full(x):
     """A value of the whole shape."""
     return x if x.shape == (ROWS, WIDTH) else tf.broadcast_to(x, (ROWS, WIDTH))
 
 
-def images(x: tf.Tensor) -> tf.Tensor:
+def images(x):
     return tf.reshape(full(x), IMAGES)
 
 
-def flat(x: tf.Tensor) -> tf.Tensor:
+def flat(x):
     return tf.reshape(x, (ROWS, WIDTH))
 
 
@@ -165,15 +165,15 @@ class Step(abc.ABC):
     of: tuple[int, ...]
 
     @abc.abstractmethod
-    def run(self, args: Sequence[tf.Tensor], place: Place) -> tf.Tensor:
+    def run(self, args, place):
         """The value that it adds."""
 
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
+    def shapes(self):
         """The shapes of its variables."""
         return ()
 
 
-def run_block(block: Block, values: Sequence[tf.Tensor], place: Place) -> tf.Tensor:
+def run_block(block, values, place):
     """Runs the steps on the values given; the last step's value, of the whole shape."""
     values = list(values)
     for index, step in enumerate(block):

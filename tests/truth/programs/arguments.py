@@ -7,15 +7,10 @@ computed; or, in place of that, a call that gets ``h``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
-Call = Callable[[Any], Any]
-Shape = tuple[int, ...]
-Row = tuple[Any, ...]
+from tests.truth.bench import by_name
 
 ROWS = (8, 16)
 IMAGE = (2, 8, 8, 3)
@@ -26,23 +21,23 @@ IDS = np.array([0, 0, 1, 1, 1, 2, 2, 3], np.int32)
 ONES = (1, 1, 1, 1)
 
 
-def _fixed(*shape: int) -> np.ndarray:
+def _fixed(*shape):
     return np.random.default_rng(5).normal(size=shape).astype(np.float32)
 
 
-def _positive_definite(h: tf.Tensor) -> tf.Tensor:
+def _positive_definite(h):
     return tf.matmul(h, h, transpose_b=True) + tf.eye(h.shape[-1])
 
 
-def _regular(h: tf.Tensor) -> tf.Tensor:
+def _regular(h):
     return h + 4 * tf.eye(6)
 
 
-def _chances() -> tf.Tensor:
+def _chances():
     return tf.nn.softmax(_fixed(8, 16))
 
 
-NN: dict[str, Row] = {
+NN = {
     "atrous_conv2d": (IMAGE, _fixed(3, 3, 3, 4), 2, "SAME"),
     "atrous_conv2d_transpose": (IMAGE, _fixed(3, 3, 4, 3), [2, 8, 8, 4], 2, "SAME"),
     "avg_pool1d": (LINE, 2, 2, "SAME"),
@@ -93,7 +88,12 @@ NN: dict[str, Row] = {
     "sampled_softmax_loss": (
         ROWS,
         lambda h: tf.nn.sampled_softmax_loss(
-            *(_fixed(20, 16), _fixed(20), np.arange(8, dtype=np.int64)[:, None], h, 4, 20),
+            _fixed(20, 16),
+            _fixed(20),
+            np.arange(8, dtype=np.int64)[:, None],
+            h,
+            4,
+            20,
             sampled_values=(
                 tf.constant([1, 5, 9, 13], tf.int64),
                 tf.fill([8, 1], 0.4),
@@ -123,7 +123,7 @@ NN: dict[str, Row] = {
     ),
     "weighted_moments": (ROWS, lambda h: tf.nn.weighted_moments(h, [0], _chances())),
 }
-LINALG: dict[str, Row] = {
+LINALG = {
     "band_part": (SQUARE, 1, 2),
     "cholesky": (SQUARE, lambda h: tf.linalg.cholesky(_positive_definite(h))),
     "eigh": (SQUARE, lambda h: tf.linalg.eigh(_positive_definite(h))[0]),
@@ -146,7 +146,7 @@ LINALG: dict[str, Row] = {
         lambda h: tf.linalg.triangular_solve(_regular(h), _fixed(4, 6, 3)),
     ),
 }
-MATH: dict[str, Row] = {
+MATH = {
     "add_n": (ROWS, lambda h: tf.math.add_n([h, tf.tanh(h), h * h])),
     "polyval": (
         ROWS,
@@ -165,14 +165,14 @@ MATH: dict[str, Row] = {
 }
 
 
-def _call(module: str, name: str, shape: Shape, *rest: Any) -> tuple[Shape, Call]:
+def _call(module, name, shape, *rest):
     if rest and callable(rest[0]):
         return shape, rest[0]
     return shape, lambda h: getattr(getattr(tf, module), name)(h, *rest)
 
 
 #: The shape and the call of each, by module and name.
-EXPLICIT: Mapping[str, Mapping[str, tuple[Shape, Call]]] = {
+EXPLICIT = {
     module: {name: _call(module, name, *row) for name, row in rows.items()}
     for module, rows in (("nn", NN), ("linalg", LINALG), ("math", MATH))
 }
@@ -208,4 +208,4 @@ _LEFT_OUT = {
     "reads no float tensor": "linalg.eye math.sobol_sample",
 }
 #: Functions that are no program here, and why.
-LEFT_OUT = {name: why for why, names in _LEFT_OUT.items() for name in names.split()}
+LEFT_OUT = by_name(_LEFT_OUT)

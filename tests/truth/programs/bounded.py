@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import tensorflow as tf
 
-from tests.truth.bench import Program
-from tests.truth.programs.practice import Results, Weights, models_in
+from tests.truth.bench import mean_square
+from tests.truth.programs.practice import models_in
 
 
-def programs() -> Iterator[Program]:
+def programs():
     return models_in(__name__)
 
 
-def _missed(output: tf.Tensor, target: tf.Tensor | float, **more: tf.Tensor) -> Results:
-    return {"loss": tf.reduce_mean(tf.square(output - target)), "output": output, **more}
+def _missed(output, target, **more):
+    return {"loss": mean_square(output - target), "output": output, **more}
 
 
-def boxes_by_inverse_sigmoids(w: Weights, x: tf.Tensor) -> Results:
+def boxes_by_inverse_sigmoids(w, x):
     """A detector's boxes, refined by a small step, and their corners in pixels."""
     anchors = w.bias("anchors", 4, 1.0)
     boxes = tf.sigmoid(0.05 * w.perceptron(x, 4, "net") + anchors)
@@ -30,14 +29,14 @@ def boxes_by_inverse_sigmoids(w: Weights, x: tf.Tensor) -> Results:
     return _missed(moved, 1.0, corners=corners)
 
 
-def coordinates_in_pixels(w: Weights, x: tf.Tensor) -> Results:
+def coordinates_in_pixels(w, x):
     """Returns the move of a point, in pixels, that a tanh keeps in the image."""
     grid = w.bias("grid", 2, 0.5)
     points = 512.0 * (1.0 + tf.tanh(grid + 0.02 * w.perceptron(x, 2, "net")))
     return _missed(points - 512.0 * (1.0 + tf.tanh(grid)), 3.0)
 
 
-def squashed_actions(w: Weights, x: tf.Tensor) -> Results:
+def squashed_actions(w, x):
     """Soft clipping of a sampled action, with its log probability, and the step to the last one."""
     drawn = 0.1 * w.perceptron(x, 3, "net") + w.bias("means", 3, 1.0)
     actions = tf.tanh(drawn)
@@ -46,33 +45,33 @@ def squashed_actions(w: Weights, x: tf.Tensor) -> Results:
     return _missed(jerk, 0.0, likelihood=tf.reduce_sum(likelihood, 1))
 
 
-def phases_by_tanh(w: Weights, x: tf.Tensor) -> Results:
+def phases_by_tanh(w, x):
     """The turn between two frames, of phases that a tanh keeps in one circle."""
     phases = math.pi * tf.tanh(0.05 * w.perceptron(x, 4, "net") + w.bias("phases", 4, 0.5))
     return _missed(20.0 * (phases[1:] - phases[:-1]), 1.0)
 
 
-def clipped_moves(w: Weights, x: tf.Tensor) -> Results:
+def clipped_moves(w, x):
     """Places that move by a tenth at most."""
     places = w.bias("places", 4, 12.0)
     clipped = tf.clip_by_value(0.1 * w.perceptron(x, 4, "net") + places, 11.9, 12.1)
     return _missed(10.0 * (clipped - places), 1.0)
 
 
-def softsign_controls(w: Weights, x: tf.Tensor) -> Results:
+def softsign_controls(w, x):
     held = w.bias("held", 4, 3.0)
     controls = tf.nn.softsign(held + 0.1 * w.perceptron(x, 4, "net"))
     return _missed(100.0 * (controls - tf.nn.softsign(held)), 1.0)
 
 
-def chances_between_bounds(w: Weights, x: tf.Tensor) -> Results:
+def chances_between_bounds(w, x):
     """The chance of a bin, of an image's discretized likelihood, by two values of erf."""
     places = w.bias("places", 4, 0.5) - 0.1 * w.perceptron(x, 4, "net")
     chances = 0.5 * (tf.math.erf(places + 1 / 64) - tf.math.erf(places - 1 / 64))
     return _missed(100.0 * chances, 1.0)
 
 
-def logistic_mixture(w: Weights, x: tf.Tensor) -> Results:
+def logistic_mixture(w, x):
     """The same by two sigmoids."""
     places = 2.0 * (w.perceptron(x, 4, "net") + w.bias("places", 4, 0.5))
     chances = tf.sigmoid(places + 1 / 16) - tf.sigmoid(places - 1 / 16)

@@ -5,52 +5,50 @@ Values that products compute from data alone near a decomposition are as in floa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import tensorflow as tf
 
-from tests.truth.bench import Program
-from tests.truth.programs.practice import Results, Weights, models_in
+from tests.truth.bench import mean_square
+from tests.truth.programs.practice import models_in
 
 
-def programs() -> Iterator[Program]:
+def programs():
     return models_in(__name__)
 
 
-def _features(w: Weights, x: tf.Tensor, size: int, name: str = "net") -> tf.Tensor:
+def _features(w, x, size, name="net"):
     """Features of a network, whose mean is far from zero beside their spread."""
     return 1.5 + 0.3 * w.perceptron(x, size, name, tf.tanh)
 
 
-def _data(x: tf.Tensor, size: int, first: int = 0) -> tf.Tensor:
+def _data(x, size, first=0):
     """Columns that nearly depend on each other."""
     columns = tf.tanh(x[..., first : first + size])
     return 1.5 + 0.3 * columns + 0.02 * tf.reverse(columns, [-1])
 
 
-def _covariance(values: tf.Tensor) -> tf.Tensor:
+def _covariance(values):
     centred = values - tf.reduce_mean(values, -2, keepdims=True)
     count = tf.cast(tf.shape(values)[-2], tf.float32)
     return tf.matmul(centred, centred, transpose_a=True) / count
 
 
-def _inverse_root(matrix: tf.Tensor, floor: float) -> tf.Tensor:
+def _inverse_root(matrix, floor):
     values, vectors = tf.linalg.eigh(matrix + floor * tf.eye(matrix.shape[-1]))
     return tf.matmul(vectors * tf.math.rsqrt(values)[..., None, :], vectors, transpose_b=True)
 
 
-def _squared_distances(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+def _squared_distances(first, second):
     """By the scalar products, as libraries of kernels compute them."""
     sizes = tf.reduce_sum(first * first, 1)[:, None] + tf.reduce_sum(second * second, 1)[None]
     return sizes - 2.0 * tf.matmul(first, second, transpose_b=True)
 
 
-def _fit(prediction: tf.Tensor, x: tf.Tensor, name: str = "output") -> Results:
+def _fit(prediction, x, name="output"):
     target = x[:, 16 : 16 + prediction.shape[-1]]
-    return {"loss": tf.reduce_mean(tf.square(prediction - target)), name: prediction}
+    return {"loss": mean_square(prediction - target), name: prediction}
 
 
-def ridge_by_cholesky(w: Weights, x: tf.Tensor) -> Results:
+def ridge_by_cholesky(w, x):
     features = _data(x, 8)
     gram = tf.matmul(features, features, transpose_a=True) + 0.01 * tf.eye(8)
     right = tf.matmul(features, x[:, 16:18], transpose_a=True)
@@ -58,14 +56,14 @@ def ridge_by_cholesky(w: Weights, x: tf.Tensor) -> Results:
     return _fit(tf.matmul(features, solution), x, "untouched output")
 
 
-def normal_equations_by_solve(w: Weights, x: tf.Tensor) -> Results:
+def normal_equations_by_solve(w, x):
     features = tf.concat([_features(w, x, 5), tf.ones([16, 1])], 1)
     gram = tf.einsum("bi,bj->ij", features, features) + 0.01 * tf.eye(6)
     solution = tf.linalg.solve(gram, tf.einsum("bi,bj->ij", features, x[:, 16:19]))
     return _fit(tf.matmul(features, solution), x)
 
 
-def least_squares_of_a_gram_matrix(w: Weights, x: tf.Tensor) -> Results:
+def least_squares_of_a_gram_matrix(w, x):
     features = _data(x, 6)
     gram = tf.matmul(features, features, transpose_a=True) / 16.0
     right = tf.matmul(features, x[:, 16:18], transpose_a=True) / 16.0
@@ -73,16 +71,16 @@ def least_squares_of_a_gram_matrix(w: Weights, x: tf.Tensor) -> Results:
     return _fit(tf.matmul(features, solution), x, "untouched output")
 
 
-def covariance_pooling(w: Weights, x: tf.Tensor) -> Results:
+def covariance_pooling(w, x):
     """The root of the covariance of an image's channels, by its eigenvalues."""
     channels = _data(tf.reshape(x, [2, 8, 32]), 6)
     values, vectors = tf.linalg.eigh(_covariance(channels) + 1e-4 * tf.eye(6))
     root = tf.matmul(vectors * tf.sqrt(values)[:, None], vectors, transpose_b=True)
     scores = w.dense(tf.reshape(root, [2, 36]), 4, "out")
-    return {"loss": tf.reduce_mean(tf.square(scores - 0.3)), "untouched output": root}
+    return {"loss": mean_square(scores - 0.3), "untouched output": root}
 
 
-def canonical_correlation(w: Weights, x: tf.Tensor) -> Results:
+def canonical_correlation(w, x):
     """The sum of the correlations of two views, which is at most their width."""
     first = _data(x, 4)
     second = _data(x, 4, 2)
@@ -94,7 +92,7 @@ def canonical_correlation(w: Weights, x: tf.Tensor) -> Results:
     return {"loss": -tf.reduce_sum(tf.square(correlations)), "untouched output": correlations}
 
 
-def whitening_before_a_network(w: Weights, x: tf.Tensor) -> Results:
+def whitening_before_a_network(w, x):
     """ZCA of the features of a batch, and two more layers."""
     features = _features(w, x, 6)
     whitener = _inverse_root(_covariance(features), 1e-3)
@@ -102,7 +100,7 @@ def whitening_before_a_network(w: Weights, x: tf.Tensor) -> Results:
     return {**_fit(w.perceptron(white, 4, "head"), x), "white": white}
 
 
-def log_determinant_of_a_flow(w: Weights, x: tf.Tensor) -> Results:
+def log_determinant_of_a_flow(w, x):
     """An invertible linear layer, of which two factors are trained, by their product."""
     factor = tf.linalg.band_part(w("lower", 8, 8), -1, 0) + tf.eye(8)
     matrix = tf.matmul(factor, factor, transpose_b=True) + 0.01 * tf.eye(8)
@@ -112,7 +110,7 @@ def log_determinant_of_a_flow(w: Weights, x: tf.Tensor) -> Results:
     return {"loss": -tf.reduce_mean(likelihood), "metric": volume}
 
 
-def gaussian_process_by_products(w: Weights, x: tf.Tensor) -> Results:
+def gaussian_process_by_products(w, x):
     """A regression, whose kernel takes squared distances from scalar products."""
     places = 2.0 * _data(x, 3)
     train = places[:12]
@@ -131,7 +129,7 @@ def gaussian_process_by_products(w: Weights, x: tf.Tensor) -> Results:
     }
 
 
-def marginal_likelihood(w: Weights, x: tf.Tensor) -> Results:
+def marginal_likelihood(w, x):
     """A linear kernel, its log determinant and the data that it explains."""
     places = _features(w, x, 4)
     kernel = tf.matmul(places, places, transpose_b=True) + 0.02 * tf.eye(16)
@@ -141,7 +139,7 @@ def marginal_likelihood(w: Weights, x: tf.Tensor) -> Results:
     return {"loss": 0.5 * tf.reduce_sum(tf.square(solved)) + volume, "metric": volume}
 
 
-def _filtered(state: tf.Tensor, spread: tf.Tensor, measured: tf.Tensor) -> tuple[tf.Tensor, ...]:
+def _filtered(state, spread, measured):
     """One step of a Kalman filter: a point that moves steadily, seen nearly exactly."""
     moves = tf.constant([[1.0, 0.1, 0.0], [0.0, 1.0, 0.1], [0.0, 0.0, 1.0]])
     seen = tf.constant([[1.0, 0.0, 0.0]])
@@ -159,7 +157,7 @@ def _filtered(state: tf.Tensor, spread: tf.Tensor, measured: tf.Tensor) -> tuple
     return state, spread, likelihood
 
 
-def kalman_filter(w: Weights, x: tf.Tensor) -> Results:
+def kalman_filter(w, x):
     measured = w.dense(x, 1, "net")
     likelihood = tf.constant(0.0)
     state = tf.zeros([3, 1])
@@ -170,11 +168,11 @@ def kalman_filter(w: Weights, x: tf.Tensor) -> Results:
     return {"loss": -likelihood, "output": state, "spread": spread}
 
 
-def kalman_filter_in_a_loop(w: Weights, x: tf.Tensor) -> Results:
+def kalman_filter_in_a_loop(w, x):
     measured = w.dense(x, 1, "net")
     zero = tf.zeros([])
 
-    def body(turn: tf.Tensor, state: tf.Tensor, spread: tf.Tensor, sum_: tf.Tensor) -> tuple:
+    def body(turn, state, spread, sum_):
         state, spread, more = _filtered(state, spread, measured[turn][None])
         return turn + 1, state, spread, sum_ + more
 
@@ -185,7 +183,7 @@ def kalman_filter_in_a_loop(w: Weights, x: tf.Tensor) -> Results:
     return {"loss": -likelihood, "output": state, "spread": spread}
 
 
-def levenberg_marquardt(w: Weights, x: tf.Tensor) -> Results:
+def levenberg_marquardt(w, x):
     """Two damped steps of a curve fit, through which the data's network is trained."""
     heights = w.dense(x, 1, "net")[:, 0]
     places = tf.linspace(0.0, 1.0, 16)
@@ -197,10 +195,10 @@ def levenberg_marquardt(w: Weights, x: tf.Tensor) -> Results:
         normal = tf.matmul(slopes, slopes, transpose_a=True) + 0.01 * tf.eye(3)
         step = tf.linalg.solve(normal, tf.matmul(slopes, missed[:, None], transpose_a=True))
         guess += step[:, 0]
-    return {"loss": tf.reduce_mean(tf.square(missed)), "output": guess}
+    return {"loss": mean_square(missed), "output": guess}
 
 
-def fisher_discriminant(w: Weights, x: tf.Tensor) -> Results:
+def fisher_discriminant(w, x):
     """The direction in which two classes are apart, by the inverse of the scatter within them."""
     features = _data(x, 5)
     first = features[:8]

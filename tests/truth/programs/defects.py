@@ -5,17 +5,15 @@ once.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.truth.bench import Bench, Program
+from tests.truth.bench import Program, mean_square
 
 
-def programs() -> Iterator[Program]:
+def programs():
     for scale in (1e-6, 1e6):
         yield Program(
             f"defects/fit with loss x {scale:g}", functools.partial(_fit_with_scaled_loss, scale)
@@ -34,7 +32,7 @@ def programs() -> Iterator[Program]:
     yield Program("defects/likelihoods of words that are certain", _likelihoods)
 
 
-def _fit_with_scaled_loss(scale: float, bench: Bench) -> None:
+def _fit_with_scaled_loss(scale, bench):
     """The loss is multiplied, the rate divided: float32 does not see it, and a loss scale is there
     to mend it.
     """
@@ -67,12 +65,12 @@ def _fit_with_scaled_loss(scale: float, bench: Bench) -> None:
     )
 
 
-def _increments(bench: Bench) -> None:
+def _increments(bench):
     first = bench.weight(16, 16)
     second = bench.weight(16, 16)
 
     @tf.autograph.to_graph
-    def body(x: tf.Tensor) -> tf.Tensor:
+    def body(x):
         for _ in tf.range(500):
             x = x + 1e-3 * tf.matmul(tf.tanh(tf.matmul(x, first)), second)
         return x
@@ -82,20 +80,20 @@ def _increments(bench: Bench) -> None:
         bench.note("1", "output", run(bench.normal(4, 16)))
 
 
-def _mean_loss(bench: Bench) -> None:
+def _mean_loss(bench):
     weight = bench.weight(16, 4)
 
     @tf.autograph.to_graph
-    def body(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    def body(x, y):
         total = 0.0
         for batch in tf.range(600):
-            total += tf.reduce_mean(tf.square(tf.matmul(x[batch % 8], weight) - y[batch % 8]))
+            total += mean_square(tf.matmul(x[batch % 8], weight) - y[batch % 8])
         return total / 600.0
 
     bench.note("1", "loss", bench.function(body)(bench.normal(8, 32, 16), bench.normal(8, 32, 4)))
 
 
-def _similarity(function: Any, most: float, bench: Bench) -> None:
+def _similarity(function, most, bench):
     run = bench.function(lambda first, second: function(first, second, most))
     for _ in range(3):
         rows, columns = np.meshgrid(np.linspace(0, 6, 192), np.linspace(0, 4, 192))
@@ -108,7 +106,7 @@ def _similarity(function: Any, most: float, bench: Bench) -> None:
         bench.note("1", "metric", run(*pair))
 
 
-def _flat(bench: Bench) -> None:
+def _flat(bench):
     """E[x²] - E[x]² of a flat part was of either sign in bfloat16, beside a constant of 0.0009: the
     loss was nan.
     """
@@ -122,7 +120,7 @@ def _flat(bench: Bench) -> None:
         )
 
 
-def _gates(bench: Bench) -> None:
+def _gates(bench):
     """A softmax's gradient takes a weighted mean from values: where it is sure, they cancel, unless
     one is rounded.
     """
@@ -130,22 +128,22 @@ def _gates(bench: Bench) -> None:
     weight.assign(np.eye(8))
 
     @bench.function
-    def run(x: tf.Tensor, experts: tf.Tensor) -> tf.Tensor:
+    def run(x, experts):
         with tf.GradientTape() as tape:
             mixture = tf.reduce_sum(tf.nn.softmax(tf.matmul(x, weight)) * experts, 1)
-            loss = tf.reduce_mean(tf.square(mixture))
+            loss = mean_square(mixture)
         return tape.gradient(loss, weight)
 
     for _ in range(3):
         bench.note("1", "gradient", run(40 * np.eye(8, dtype=np.float32), bench.normal(8, 8)))
 
 
-def _pipeline(bench: Bench) -> None:
+def _pipeline(bench):
     """tf.data computes what a user gave, which nobody asked to round."""
     images = (128 + 40 * bench.normal(16, 12, 12, 3)).astype(np.float32)
     filters = bench.normal(3, 3, 3, 4)
 
-    def prepare(image: tf.Tensor) -> Any:
+    def prepare(image):
         edges = tf.image.per_image_standardization(tf.nn.conv2d(image[None], filters, 1, "SAME")[0])
         return tf.image.rgb_to_grayscale(image), edges, tf.matmul(image[..., 0], image[..., 1])
 
@@ -154,7 +152,7 @@ def _pipeline(bench: Bench) -> None:
             bench.note("1", f"untouched {name}", value)
 
 
-def _evaluate(bench: Bench) -> None:
+def _evaluate(bench):
     model = keras.Sequential(
         [keras.Input((32,)), keras.layers.Dense(64, activation="relu"), keras.layers.Dense(4)]
     )
@@ -168,7 +166,7 @@ def _evaluate(bench: Bench) -> None:
         bench.note("train", "loss", loss)
 
 
-def _maximum(bench: Bench) -> None:
+def _maximum(bench):
     """XLA left out the rounding of the values and not that of their maximum, or the other way
     round.
     """
@@ -183,13 +181,13 @@ def _maximum(bench: Bench) -> None:
         )
 
 
-def _likelihoods(bench: Bench) -> None:
+def _likelihoods(bench):
     """Documents of one word each, which their topics expect: the logarithm of a probability near 1
     became 0.
     """
 
     @bench.function
-    def run(topics: tf.Tensor, expected: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
+    def run(topics, expected, words):
         log_chances = tf.nn.log_softmax(tf.matmul(topics, expected))
         return tf.linalg.diag_part(tf.matmul(log_chances, words, transpose_b=True))
 

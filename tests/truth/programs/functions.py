@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tests.truth.bench import ODD, SCALES, Bench, Program, in_a_quarter
-from tests.truth.programs.arguments import EXPLICIT, LEFT_OUT, ROWS, SQUARE, Call, Shape
+from tests.truth.bench import ODD, SCALES, Program, in_a_quarter, mean_square
+from tests.truth.programs.arguments import EXPLICIT, LEFT_OUT, ROWS, SQUARE
 
 MODULES = tuple(EXPLICIT)
 _WIDTH = 16  # of the inputs
@@ -34,7 +32,7 @@ _DOMAINS = (
 )
 
 
-def programs() -> Iterator[Program]:
+def programs():
     for module in MODULES:
         for name in public_functions(module):
             found = find_call(module, name)
@@ -44,7 +42,7 @@ def programs() -> Iterator[Program]:
                 yield Program(f"tf.{module}/{name}", run, compiled=in_a_quarter(name))
 
 
-def public_functions(module: str) -> list[str]:
+def public_functions(module):
     """The names of the functions that a module of TensorFlow exports."""
     found = getattr(tf, module)
     return [
@@ -57,7 +55,7 @@ def public_functions(module: str) -> list[str]:
 
 
 @functools.cache
-def find_call(module: str, name: str) -> tuple[Shape, Call] | None:
+def find_call(module, name):
     """How to call a function, so that its result is finite and has a gradient; ``None`` if that
     cannot be.
     """
@@ -76,15 +74,15 @@ def find_call(module: str, name: str) -> tuple[Shape, Call] | None:
     return None
 
 
-def _with_one(function: Any, domain: Call, h: Any) -> Any:
+def _with_one(function, domain, h):
     return function(domain(h))
 
 
-def _with_two(function: Any, domain: Call, h: Any) -> Any:
+def _with_two(function, domain, h):
     return function(domain(h), domain(tf.roll(0.7 * h, 1, 0)))
 
 
-def _works(call: Call, h: tf.Tensor) -> bool:
+def _works(call, h):
     try:
         with tf.GradientTape() as tape:
             tape.watch(h)
@@ -95,7 +93,7 @@ def _works(call: Call, h: tf.Tensor) -> bool:
     return gradient is not None and bool(tf.reduce_all(tf.math.is_finite(result)))
 
 
-def parts(result: Any) -> list[tf.Tensor]:
+def parts(result):
     """All float tensors of a result; of a complex one the real and the imaginary part."""
     found = []
     for part in tf.nest.flatten(result):
@@ -106,12 +104,12 @@ def parts(result: Any) -> list[tf.Tensor]:
     return found
 
 
-def flat(tensors: list[tf.Tensor]) -> tf.Tensor:
+def flat(tensors):
     """All values, as one row."""
     return tf.concat([tf.reshape(part, [1, -1]) for part in tensors], 1)
 
 
-def _between_products(shape: Shape, call: Call, bench: Bench) -> None:
+def _between_products(shape, call, bench):
     """Product, function, product, loss, and the gradients where there are any."""
     before = bench.weight(_WIDTH, int(np.prod(shape[1:])), name="before")
     trial = tf.constant(bench.normal(*shape))
@@ -121,12 +119,12 @@ def _between_products(shape: Shape, call: Call, bench: Bench) -> None:
     variables = [before, after]
 
     @bench.function
-    def step(x: tf.Tensor, target: tf.Tensor) -> list[tf.Tensor]:
+    def step(x, target):
         with tf.GradientTape() as tape:
             tape.watch(x)
             result = parts(call(tf.reshape(tf.matmul(x, before), shape)))
             y = tf.matmul(flat(result), after)
-            loss = tf.reduce_mean(tf.square(y - target))
+            loss = mean_square(y - target)
         gradients = tape.gradient(loss, [x, *variables]) if has_gradient else []
         return [*result, y, loss, *gradients]
 

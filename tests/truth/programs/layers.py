@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.truth.bench import Bench, Program, in_a_quarter, public_classes
+from tests.truth.bench import Program, by_name, in_a_quarter, mean_square, public_classes
 
-Shape = tuple[int, ...]
 ROWS = (16,)
 SEQUENCE = (8, 6)
 IMAGE = (8, 8, 3)
@@ -26,7 +23,7 @@ _RESULTS = (
 _DRAWS = 3
 
 #: Arguments of layers that need some, and of those whose usual ones mean nothing here.
-ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+ARGUMENTS = {
     **{
         f"Adaptive{kind}Pooling{n}D": {"output_size": 2}
         for kind in ("Average", "Max")
@@ -79,112 +76,79 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
 }
 
 #: Shapes of layers that take other things than rows of numbers, by the layer's name.
-_IMAGES = (
-    *("AutoContrast", "AugMix", "CenterCrop", "GroupNormalization", "RandAugment", "Resizing"),
-    *("Solarization", "ContrastLimitedAdaptiveHistogramEqualization"),
+SHAPES = by_name(
+    {
+        IMAGE: """AutoContrast AugMix CenterCrop GroupNormalization RandAugment Resizing
+            Solarization ContrastLimitedAdaptiveHistogramEqualization""",
+        (4, 6, 3): "ConvLSTM1D",
+        FILM: "ConvLSTM2D",
+        (2, 3, 3, 3, 2): "ConvLSTM3D",
+        (64,): "MelSpectrogram",
+        (64, 1): "STFTSpectrogram",
+        SEQUENCE: """AdditiveAttention Attention Bidirectional EinsumDense GRU GroupQueryAttention
+            LSTM Masking MultiHeadAttention Permute RNN SimpleRNN TimeDistributed""",
+    }
 )
-SHAPES: Mapping[str, Shape] = {
-    **dict.fromkeys(_IMAGES, IMAGE),
-    **dict.fromkeys(("ConvLSTM1D",), (4, 6, 3)),
-    **dict.fromkeys(("ConvLSTM2D",), FILM),
-    **dict.fromkeys(("ConvLSTM3D",), (2, 3, 3, 3, 2)),
-    **dict.fromkeys(("MelSpectrogram", "STFTSpectrogram"), (64,)),
-    **dict.fromkeys(("STFTSpectrogram",), (64, 1)),
-    **dict.fromkeys(
-        (
-            *(
-                "AdditiveAttention",
-                "Attention",
-                "Bidirectional",
-                "EinsumDense",
-                "GRU",
-                "GroupQueryAttention",
-                "LSTM",
-            ),
-            *("Masking", "MultiHeadAttention", "Permute", "RNN", "SimpleRNN", "TimeDistributed"),
-        ),
-        SEQUENCE,
-    ),
-}
 
 #: Layers whose input is several tensors: how many.
-INPUTS: Mapping[str, int] = {
-    **dict.fromkeys(
-        ("Add", "Average", "Concatenate", "Dot", "Maximum", "Minimum", "Multiply", "Subtract"), 2
-    ),
-    **dict.fromkeys(
-        ("AdditiveAttention", "Attention", "MultiHeadAttention", "GroupQueryAttention"), 2
-    ),
-}
+INPUTS = by_name(
+    {
+        2: """Add Average Concatenate Dot Maximum Minimum Multiply Subtract AdditiveAttention
+            Attention MultiHeadAttention GroupQueryAttention""",
+    }
+)
 _AS_ARGUMENTS = ("MultiHeadAttention", "GroupQueryAttention")
 
 
-def public_layers() -> list[str]:
+def public_layers():
     """The names of the layers that Keras exports."""
     return public_classes(keras.layers, keras.layers.Layer)
 
 
-_NO_FLOATS = "takes integers or text, and computes no floats that follow a product"
-_ABSTRACT = "a base class, or needs another library"
 _PREPARES = (
     "prepares data with labels, boxes or random partners; its arithmetic is that of layers that "
     "are here"
 )
 #: Layers that are no program here, and why.
-LEFT_OUT: Mapping[str, str] = {
-    **dict.fromkeys(
-        (
-            "CategoryEncoding",
-            "Discretization",
-            "HashedCrossing",
-            "Hashing",
-            "IntegerLookup",
-            "StringLookup",
-        ),
-        _NO_FLOATS,
-    ),
-    **dict.fromkeys(("TextVectorization", "InputLayer"), _NO_FLOATS),
-    **dict.fromkeys(
-        (
-            "Layer",
-            "Wrapper",
-            "FlaxLayer",
-            "JaxLayer",
-            "TFSMLayer",
-            "TorchModuleWrapper",
-            "Pipeline",
-        ),
-        _ABSTRACT,
-    ),
-    "Equalization": "Keras cannot make a functional model of it: its tensors are part of a cycle",
+LEFT_OUT = {
     **{name: _PREPARES for name in public_layers() if name.startswith("Random")},
-    **dict.fromkeys(("AugMix", "CutMix", "MaxNumBoundingBoxes", "MixUp", "RandAugment"), _PREPARES),
-    **dict.fromkeys(
-        ("GRUCell", "LSTMCell", "SimpleRNNCell", "StackedRNNCells"), "runs in RNN, which is here"
+    **by_name(
+        {
+            "takes integers or text, and computes no floats that follow a product": """
+                CategoryEncoding Discretization HashedCrossing Hashing IntegerLookup StringLookup
+                TextVectorization InputLayer""",
+            "a base class, or needs another library": """Layer Wrapper FlaxLayer JaxLayer
+                TFSMLayer TorchModuleWrapper Pipeline""",
+            "Keras cannot make a functional model of it: its tensors are part of a cycle": (
+                "Equalization"
+            ),
+            _PREPARES: "AugMix CutMix MaxNumBoundingBoxes MixUp RandAugment",
+            "runs in RNN, which is here": "GRUCell LSTMCell SimpleRNNCell StackedRNNCells",
+        }
     ),
 }
 _OF_INTEGERS = ("Embedding", "ReversibleEmbedding")
 
 
-def programs() -> Iterator[Program]:
+def programs():
     for name in public_layers():
         if name not in LEFT_OUT:
-            yield Program(
-                f"keras.layers/{name}", functools.partial(_layer, name), compiled=in_a_quarter(name)
-            )
+            run = functools.partial(_layer, name)
+            yield Program(f"keras.layers/{name}", run, compiled=in_a_quarter(name))
 
 
-def make(name: str) -> Any:
+def make(name):
     """A layer."""
-    given = {
-        key: value() if callable(value) else value for key, value in ARGUMENTS.get(name, {}).items()
-    }
+    given = dict(ARGUMENTS.get(name, {}))
+    for key, value in given.items():
+        if callable(value):
+            given[key] = value()
     if name in _OF_INTEGERS:
         given = {"input_dim": 12, "output_dim": 16}
     return getattr(keras.layers, name)(**given)
 
 
-def shape_of(name: str) -> Shape:
+def shape_of(name):
     """The shape of one example of a layer's input."""
     if name in SHAPES:
         return SHAPES[name]
@@ -194,26 +158,26 @@ def shape_of(name: str) -> Shape:
     return ROWS
 
 
-def model_of(name: str) -> keras.Model:
+def model_of(name):
     """Products, the layer, and a product."""
     shape = shape_of(name)
     inputs = keras.Input(shape, name="x")
     if name in _OF_INTEGERS:
-        ids = keras.ops.cast(keras.ops.clip(keras.ops.abs(inputs) * 4, 0, 11), "int32")
-        result = make(name)(ids)
+        numbers = keras.ops.clip(keras.ops.abs(inputs) * 4, 0, 11)
+        result = make(name)(keras.ops.cast(numbers, "int32"))
     elif name in INPUTS:
-        parts = [
-            keras.layers.Dense(shape[-1], name=f"before_{index}")(inputs)
-            for index in range(INPUTS[name])
-        ]
-        result = make(name)(*parts) if name in _AS_ARGUMENTS else make(name)(parts)
+        names = [f"before_{index}" for index in range(INPUTS[name])]
+        parts = [keras.layers.Dense(shape[-1], name=part)(inputs) for part in names]
+        layer = make(name)
+        result = layer(*parts) if name in _AS_ARGUMENTS else layer(parts)
     else:
-        result = make(name)(keras.layers.Dense(shape[-1], name="before")(inputs))
+        layer = make(name)
+        result = layer(keras.layers.Dense(shape[-1], name="before")(inputs))
     flat = keras.layers.Flatten()(result)
     return keras.Model(inputs, keras.layers.Dense(_RESULTS, name="after")(flat))
 
 
-def _layer(name: str, bench: Bench) -> None:
+def _layer(name, bench):
     """Forward and gradients, in a hand-written step; the optimizers' programs train with
     ``fit``.
     """
@@ -222,30 +186,26 @@ def _layer(name: str, bench: Bench) -> None:
     start = [bench.given(weight) for weight in model.get_weights()]
 
     @bench.function
-    def step(x: tf.Tensor, target: tf.Tensor) -> Any:
+    def step(x, target):
+        variables = {_path(variable): variable for variable in model.trainable_variables}
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = model(x, training=True)
-            loss = tf.reduce_mean(tf.square(y - target)) + sum(model.losses)
-        return y, loss, tape.gradient(loss, [x, *model.trainable_variables])
+            loss = mean_square(y - target) + sum(model.losses)
+        return y, loss, tape.gradient(loss, {"x": x, **variables})
 
     for case in CASES:
         for _ in range(_DRAWS):
             model.set_weights([np.asarray(value) for value in start])
-            output, loss, gradients = step(
-                bench.case(case, _BATCH, *shape), bench.normal(_BATCH, _RESULTS)
-            )
+            x = bench.case(case, _BATCH, *shape)
+            output, loss, gradients = step(x, bench.normal(_BATCH, _RESULTS))
             bench.note(case, "output", output)
             bench.note(case, "loss", loss)
-            for path, gradient in zip(
-                ["x", *map(_path, model.trainable_variables)], gradients, strict=True
-            ):
-                if gradient is not None:
-                    bench.note(case, f"gradient of {path}", gradient)
+            bench.note_gradients(case, gradients)
             for variable in model.non_trainable_variables:
                 if "float" in variable.dtype:
                     bench.note(case, f"state {_path(variable)}", variable.numpy())
 
 
-def _path(variable: Any) -> str:
+def _path(variable):
     return str(variable.path)

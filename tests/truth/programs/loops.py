@@ -5,38 +5,30 @@ given.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import tensorflow as tf
 
-from tests.truth.bench import Bench, Program
+from tests.truth.bench import Program, mean_square, titles_of
 
 _TURNS = 200
 _CASES = ("1", "1e-3", "1e3", "zeros", "equal rows")
 _SHAPE = (4, 16)
 _DRAWS = 3
 
-Body = Callable[[Any, "Weights"], Any]
-
 
 class Weights:
     """Two layers of weights."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench):
         self.first = bench.weight(16, 16, name="first")
         self.second = bench.weight(16, 16, name="second")
 
-    def layers(self, x: tf.Tensor) -> tf.Tensor:
+    def layers(self, x):
         """Two products with a tanh between them."""
         return tf.matmul(tf.tanh(tf.matmul(x, self.first)), self.second)
 
-    @property
-    def all(self) -> list[tf.Variable]:
-        return [self.first, self.second]
 
-
-def _descent_inside(x: tf.Tensor, w: Weights) -> Any:
+def _descent_inside(x, w):
     """Inner optimization of an input, as in samplers and adversarial examples."""
     for _ in tf.range(8):
         with tf.GradientTape() as tape:
@@ -46,11 +38,11 @@ def _descent_inside(x: tf.Tensor, w: Weights) -> Any:
     return x
 
 
-def _vectorized_map(x: tf.Tensor, w: Weights) -> Any:
+def _vectorized_map(x, w):
     return tf.vectorized_map(lambda row: tf.nn.softmax(w.layers(row[None])[0]), x)
 
 
-def _gated(x: tf.Tensor, w: Weights) -> Any:
+def _gated(x, w):
     """A gate that mostly keeps the state, as an LSTM's cell with a forget gate near one."""
     state = x
     for _ in tf.range(_TURNS):
@@ -59,7 +51,7 @@ def _gated(x: tf.Tensor, w: Weights) -> Any:
     return state
 
 
-def _newton(x: tf.Tensor, w: Weights) -> Any:
+def _newton(x, w):
     """An inverse by iteration: 2a - a b a cancels."""
     matrix = tf.matmul(w.first, w.first, transpose_b=True) + 2.0 * tf.eye(16)
     inverse = tf.eye(16) / tf.linalg.trace(matrix)
@@ -68,7 +60,7 @@ def _newton(x: tf.Tensor, w: Weights) -> Any:
     return tf.matmul(x, inverse)
 
 
-def _attention_online(x: tf.Tensor, w: Weights) -> Any:
+def _attention_online(x, w):
     """Softmax over blocks with a running maximum and a running sum."""
     most = tf.fill([4, 1], -1e9)
     total = tf.zeros([4, 1])
@@ -85,7 +77,7 @@ def _attention_online(x: tf.Tensor, w: Weights) -> Any:
     return result / total
 
 
-def _branch_in_loop(x: tf.Tensor, w: Weights) -> Any:
+def _branch_in_loop(x, w):
     for turn in tf.range(_TURNS):
         if turn % 2 == 0:  # noqa: SIM108 (AutoGraph makes a branch of it)
             x = x + 1e-3 * w.layers(x)
@@ -94,14 +86,14 @@ def _branch_in_loop(x: tf.Tensor, w: Weights) -> Any:
     return x
 
 
-def _called_in_loop(x: tf.Tensor, w: Weights) -> Any:
+def _called_in_loop(x, w):
     step = tf.function(lambda y: y + 1e-3 * w.layers(y))
     for _ in tf.range(_TURNS):
         x = step(x)
     return x
 
 
-def _maximum_in_loop(x: tf.Tensor, w: Weights) -> Any:
+def _maximum_in_loop(x, w):
     """Maxima of float32 values that a product reads; the gradient, another loop, compares both."""
     for _ in tf.range(5):
         most = tf.reduce_max(tf.exp(tf.tanh(x)), -1, keepdims=True)
@@ -109,7 +101,7 @@ def _maximum_in_loop(x: tf.Tensor, w: Weights) -> Any:
     return x
 
 
-def _maximum_in_branch(x: tf.Tensor, w: Weights) -> Any:
+def _maximum_in_branch(x, w):
     x = tf.matmul(x, w.first)
     if tf.reduce_sum(x) > -1e30:
         most = tf.reduce_max(tf.exp(tf.tanh(x)), -1, keepdims=True)
@@ -117,59 +109,46 @@ def _maximum_in_branch(x: tf.Tensor, w: Weights) -> Any:
     return tf.matmul(x, w.second)
 
 
-BODIES: dict[str, Body] = {
-    function.__name__.strip("_").replace("_", " "): function
-    for function in (
-        *(
-            _descent_inside,
-            _vectorized_map,
-            _gated,
-            _newton,
-            _attention_online,
-            _branch_in_loop,
-            _called_in_loop,
-            _maximum_in_loop,
-            _maximum_in_branch,
-        ),
-    )
-}
+BODIES = titles_of(
+    _descent_inside,
+    _vectorized_map,
+    _gated,
+    _newton,
+    _attention_online,
+    _branch_in_loop,
+    _called_in_loop,
+    _maximum_in_loop,
+    _maximum_in_branch,
+)
 
 
-def programs() -> Iterator[Program]:
+def programs():
     for name, body in BODIES.items():
-        yield Program(
-            f"loops/{name}", functools.partial(_loop, name, body), compiled=name != "vectorized map"
-        )
+        run = functools.partial(_loop, body)
+        yield Program(f"loops/{name}", run, compiled=name != "vectorized map")
 
 
-def _loop(name: str, body: Body, bench: Bench) -> None:
+def _loop(body, bench):
     """The loop, and the gradients."""
     weights = Weights(bench)
     target = bench.normal(*_SHAPE)
     forward = tf.autograph.to_graph(body, recursive=False)
 
     @bench.function
-    def run(x: tf.Tensor) -> Any:
+    def run(x):
         return forward(x, weights)
 
     @bench.function
-    def step(x: tf.Tensor) -> Any:
+    def step(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            results = tf.nest.flatten(forward(x, weights))
-            loss = tf.reduce_mean(tf.square(results[0] - target)) + sum(
-                map(tf.reduce_sum, results[1:])
-            )
-        return loss, tape.gradient(loss, [x, *weights.all])
+            loss = mean_square(forward(x, weights) - target)
+        return loss, tape.gradient(loss, {"x": x, "first": weights.first, "second": weights.second})
 
     for case in _CASES:
         for _ in range(_DRAWS):
             x = bench.case(case, *_SHAPE)
-            for number, result in enumerate(tf.nest.flatten(run(x))):
-                is_read = not result.shape.rank  # a total, a count
-                bench.note(case, f"{'metric' if is_read else 'output'} {number}", result)
+            bench.note(case, "output 0", run(x))
             loss, gradients = step(x)
             bench.note(case, "loss", loss)
-            for of, gradient in zip(("x", "first", "second"), gradients, strict=True):
-                if gradient is not None:
-                    bench.note(case, f"gradient of {of}", gradient)
+            bench.note_gradients(case, gradients)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.truth.bench import Bench, Program, in_a_quarter, public_classes
+from tests.truth.bench import Program, in_a_quarter, public_classes
 
 CASES = ("1", "1e-3", "1e3", "zeros", "equal rows", "half masked", "mean 50")
 _ROWS = 64
@@ -18,38 +16,36 @@ _CLASSES = 16
 _DRAWS = 6
 
 #: The predictions and labels of a loss, by words in its name, of which the first that fits counts.
-_KINDS = (
-    *(
-        ("CategoricalGeneralized", "classes"),
-        ("Sparse", "classes"),
-        ("Circle", "classes unit"),
-        ("Categorical", "one-hot"),
-    ),
-    *(
-        ("CTC", "sequences"),
-        ("KLDivergence", "chances"),
-        ("Binary", "bits"),
-        ("Hinge", "signs"),
-        ("Poisson", "counts"),
-    ),
-    *(("Logarithmic", "counts"), ("Dice", "bits"), ("Tversky", "bits"), ("", "numbers")),
-)
+_KINDS = {
+    "CategoricalGeneralized": "classes",
+    "Sparse": "classes",
+    "Circle": "classes unit",
+    "Categorical": "one-hot",
+    "CTC": "sequences",
+    "KLDivergence": "chances",
+    "Binary": "bits",
+    "Hinge": "signs",
+    "Poisson": "counts",
+    "Logarithmic": "counts",
+    "Dice": "bits",
+    "Tversky": "bits",
+    "": "numbers",
+}
 LEFT_OUT = {"Loss": "a base class"}
 
 
-def programs() -> Iterator[Program]:
+def programs():
     for name in public_classes(keras.losses, keras.losses.Loss):
         if name not in LEFT_OUT:
-            yield Program(
-                f"keras.losses/{name}", functools.partial(_loss, name), compiled=in_a_quarter(name)
-            )
+            run = functools.partial(_loss, name)
+            yield Program(f"keras.losses/{name}", run, compiled=in_a_quarter(name))
 
 
-def kind_of(name: str) -> str:
-    return next(kind for word, kind in _KINDS if word in name)
+def kind_of(name):
+    return next(kind for word, kind in _KINDS.items() if word in name)
 
 
-def labels_of(kind: str, bench: Bench) -> np.ndarray:
+def labels_of(kind, bench):
     """Labels; they do not follow the scale of the inputs."""
     classes = bench.integers(_CLASSES, _ROWS)
     if kind in ("classes", "classes unit"):
@@ -70,7 +66,7 @@ def labels_of(kind: str, bench: Bench) -> np.ndarray:
     return numbers
 
 
-def predictions(kind: str, y: tf.Tensor) -> tf.Tensor:
+def predictions(kind, y):
     """The result of a product, as what such a loss is given."""
     if kind in ("classes", "one-hot", "chances"):
         return tf.nn.softmax(y)
@@ -85,13 +81,13 @@ def predictions(kind: str, y: tf.Tensor) -> tf.Tensor:
     return y
 
 
-def _loss(name: str, bench: Bench) -> None:
+def _loss(name, bench):
     kind = kind_of(name)
     loss_of = getattr(keras.losses, name)()
     weight = bench.weight(_CLASSES, _CLASSES)
 
     @bench.function
-    def step(x: tf.Tensor, labels: tf.Tensor) -> Any:
+    def step(x, labels):
         with tf.GradientTape() as tape:
             loss = loss_of(labels, predictions(kind, tf.matmul(x, weight)))
         return loss, tape.gradient(loss, weight)

@@ -5,12 +5,10 @@ variables.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
-from typing import Any
 
 import keras
 
-from tests.truth.bench import Bench, Program, in_a_quarter, public_classes
+from tests.truth.bench import Program, in_a_quarter, public_classes
 
 _STEPS = 6
 _ROWS = 32
@@ -19,14 +17,14 @@ _WIDTH = 16
 #: A larger epsilon where the usual one makes a first step the gradient's sign, which flips where it
 #: is near zero.
 _SMOOTH = {"epsilon": 1e-2}
-ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+ARGUMENTS = {
     **dict.fromkeys(("Adagrad", "AdamW", "Adamax", "Lamb", "Nadam", "ScheduleFreeAdamW"), _SMOOTH),
     "Adam": {"amsgrad": True, **_SMOOTH},
     "SGD": {"learning_rate": 0.05, "momentum": 0.9, "nesterov": True},
     "RMSprop": {"momentum": 0.9, "centered": True, **_SMOOTH},
 }
 #: Settings that every optimizer knows, each a program with SGD and Adam.
-SETTINGS: Mapping[str, Mapping[str, Any]] = {
+SETTINGS = {
     "clipnorm": {"clipnorm": 0.1},
     "clipvalue": {"clipvalue": 0.01},
     "global_clipnorm": {"global_clipnorm": 0.1},
@@ -41,7 +39,7 @@ LEFT_OUT = {
 }
 
 
-def programs() -> Iterator[Program]:
+def programs():
     for name in public_classes(keras.optimizers, keras.optimizers.Optimizer):
         if name not in LEFT_OUT:
             yield _program(name, name, {})
@@ -50,12 +48,12 @@ def programs() -> Iterator[Program]:
             yield _program(f"{name} {setting}", name, arguments)
 
 
-def _program(title: str, name: str, arguments: Mapping[str, Any]) -> Program:
+def _program(title, name, arguments):
     run = functools.partial(_train, name, {**ARGUMENTS.get(name, {}), **arguments})
     return Program(f"keras.optimizers/{title}", run, compiled=in_a_quarter(title))
 
 
-def _train(name: str, arguments: Mapping[str, Any], bench: Bench) -> None:
+def _train(name, arguments, bench):
     """A step at a time, as ``fit`` does it."""
     model = keras.Sequential(
         [

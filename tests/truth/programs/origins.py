@@ -5,18 +5,16 @@ network adds a little.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import tensorflow as tf
 
-from tests.truth.bench import Bench, Program
+from tests.truth.bench import Program, mean_square, titles_of
 
 _DRAWS = 3
 
 
-def programs() -> Iterator[Program]:
-    for what in (
+def programs():
+    functions = titles_of(
         _moved_positions,
         _times_beside_features,
         _carrier_phase,
@@ -25,11 +23,12 @@ def programs() -> Iterator[Program]:
         _average_over_steps,
         _survival,
         _residual_before_norm,
-    ):
-        yield Program(f"origins/{what.__name__.strip('_').replace('_', ' ')}", what)
+    )
+    for title, what in functions.items():
+        yield Program(f"origins/{title}", what)
 
 
-def _judge(bench: Bench, run: Callable[..., Any], make: Callable[[], tuple[Any, ...]]) -> None:
+def _judge(bench, run, make):
     """Notes what a function gives, and a function of those of its results that are named."""
     function = bench.function(run)
     for _ in range(_DRAWS):
@@ -40,96 +39,90 @@ def _judge(bench: Bench, run: Callable[..., Any], make: Callable[[], tuple[Any, 
 class _Mlp:
     """Two dense layers."""
 
-    def __init__(self, bench: Bench, *widths: int) -> None:
+    def __init__(self, bench, *widths):
         self.weights = [bench.weight(*pair) for pair in itertools.pairwise(widths)]
         self.biases = [tf.Variable(bench.normal(width, scale=0.1)) for width in widths[1:]]
 
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+    def __call__(self, x):
         for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             x = tf.nn.bias_add(tf.linalg.matmul(x, weight), bias)
             x = tf.nn.relu(x) if number + 1 < len(self.weights) else x
         return x
 
 
-def _moved_positions(bench: Bench) -> None:
+def _moved_positions(bench):
     """Particles 5 km from the origin, moved by a network; their distances go into the next one."""
     move = _Mlp(bench, 8, 16, 3)
     energy = _Mlp(bench, 3, 16, 1)
 
-    def run(positions: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
+    def run(positions, features):
         with tf.GradientTape() as tape:
             moved = positions + 0.1 * move(features)
             gaps = moved[:, None] - moved[None]
             out = energy(tf.reshape(gaps, (-1, 3)))
-            loss = tf.reduce_mean(tf.square(out))
+            loss = mean_square(out)
         return {"output": out, "gradient": tape.gradient(loss, move.weights[0])}
 
     _judge(bench, run, lambda: (5000 + bench.normal(12, 3), bench.normal(12, 8)))
 
 
-def _times_beside_features(bench: Bench) -> None:
+def _times_beside_features(bench):
     embed = _Mlp(bench, 8, 7)
     out = _Mlp(bench, 8, 16, 2)
 
-    def run(times: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
+    def run(times, features):
         with tf.GradientTape() as tape:
             rows = tf.concat([times, embed(features)], 1)
             y = out(rows[1:] - rows[:-1])
-            loss = tf.reduce_mean(tf.square(y))
+            loss = mean_square(y)
         return {"output": y, "gradient": tape.gradient(loss, out.weights[0])}
 
-    def make() -> tuple[Any, ...]:
+    def make():
         gaps = tf.random.stateless_uniform((64, 1), (1, 3)).numpy()
         return bench.given(1000 + gaps.cumsum(0)), bench.normal(64, 8)
 
     _judge(bench, run, make)
 
 
-def _carrier_phase(bench: Bench) -> None:
+def _carrier_phase(bench):
     offset = _Mlp(bench, 8, 16, 4)
     out = _Mlp(bench, 4, 2)
 
-    def run(phase: tf.Tensor, features: tf.Tensor) -> dict[str, tf.Tensor]:
+    def run(phase, features):
         return {"output": out(tf.sin(phase + offset(features)))}
 
     _judge(bench, run, lambda: (bench.normal(32, 4, scale=2000.0), bench.normal(32, 8)))
 
 
-def _fraction(bench: Bench) -> None:
+def _fraction(bench):
     first = _Mlp(bench, 8, 32)
     out = _Mlp(bench, 32, 2)
 
-    def run(x: tf.Tensor) -> dict[str, tf.Tensor]:
+    def run(x):
         y = 0.3 * first(x) + 7.3
         return {"output": out(y - tf.floor(y))}
 
     _judge(bench, run, lambda: (bench.normal(32, 8),))
 
 
-def _regression(bench: Bench) -> tuple[_Mlp, Callable[[], tuple[Any, ...]]]:
-    return _Mlp(bench, 8, 16, 2), lambda: (bench.normal(32, 8), bench.normal(32, 2))
+def _two_stored_steps(bench):
+    net = _Mlp(bench, 8, 16, 2)
+    variables = [*net.weights, *net.biases]
+    start = [tf.identity(variable) for variable in variables]
 
-
-def _two_stored_steps(bench: Bench) -> None:
-    net, make = _regression(bench)
-    start = [tf.identity(variable) for variable in (*net.weights, *net.biases)]
-
-    def run(x: tf.Tensor, y: tf.Tensor) -> dict[str, tf.Tensor]:
-        variables = [*net.weights, *net.biases]
+    def run(x, y):
         for _ in range(2):
             with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(tf.square(net(x) - y))
+                loss = mean_square(net(x) - y)
             for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
                 variable.assign(variable - 1e-4 * gradient)
-        return {
-            f"moved {n}": now - before
-            for n, (now, before) in enumerate(zip(variables, start, strict=True))
-        }
+        moves = [now - before for now, before in zip(variables, start, strict=True)]
+        return {f"moved {number}": move for number, move in enumerate(moves)}
 
-    _judge(bench, run, make)
+    _judge(bench, run, lambda: (bench.normal(32, 8), bench.normal(32, 2)))
 
 
-def _average_over_steps(bench: Bench) -> None:
+def _average_over_steps(bench):
     """A slow running average, which the next layer gets as soon as it is stored; after a hundred
     calls.
     """
@@ -138,7 +131,7 @@ def _average_over_steps(bench: Bench) -> None:
     average = tf.Variable(tf.ones(16))
 
     @bench.function
-    def run(x: tf.Tensor) -> tf.Tensor:
+    def run(x):
         hidden = first(x)
         new = 0.998 * average + 0.002 * tf.reduce_mean(hidden, 0)
         average.assign(new)
@@ -150,28 +143,28 @@ def _average_over_steps(bench: Bench) -> None:
     bench.note("1", "average", average)
 
 
-def _survival(bench: Bench) -> None:
+def _survival(bench):
     """Survival over a hundred periods, of which each has a small hazard; what is left is discounted
     by a product.
     """
     first = _Mlp(bench, 8, 100)
     out = _Mlp(bench, 100, 2)
 
-    def run(x: tf.Tensor) -> dict[str, tf.Tensor]:
+    def run(x):
         hazard = tf.sigmoid(first(x) - 7.0)
         return {"output": out(1.0 - tf.math.cumprod(1.0 - hazard, 1))}
 
     _judge(bench, run, lambda: (bench.normal(32, 8),))
 
 
-def _residual_before_norm(bench: Bench) -> None:
+def _residual_before_norm(bench):
     """Three branches of 30,000 each are beyond float16 together; the norm that follows takes that
     away.
     """
     branches = [_Mlp(bench, 8, 16) for _ in range(3)]
     out = _Mlp(bench, 16, 2)
 
-    def run(x: tf.Tensor) -> dict[str, tf.Tensor]:
+    def run(x):
         h = sum(branch(x) for branch in branches)
         h *= tf.math.rsqrt(tf.reduce_mean(tf.square(h), -1, keepdims=True) + 1e-6)
         return {"output": out(h)}

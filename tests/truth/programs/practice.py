@@ -9,76 +9,73 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import tensorflow as tf
 
-from tests.truth.bench import Bench, Program
+from tests.truth.bench import Program, mean_square
 
 _DRAWS = 3
 _ROWS = 16
 _WIDTH = 32
 
-Results = dict[str, Any]
-Model = Callable[["Weights", tf.Tensor], Results]  # the loss and whatever else is of interest
-
 
 class Weights:
     """Variables by name, made where they are first asked for."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench):
         self._bench = bench
-        self.variables: dict[str, tf.Variable] = {}
+        self.variables = {}
 
-    def __call__(self, name: str, *shape: int) -> tf.Variable:
+    def __call__(self, name, *shape):
         if name not in self.variables:
             self.variables[name] = self._bench.weight(*shape, name=name)
         return self.variables[name]
 
-    def bias(self, name: str, size: int, start: float = 0.0) -> tf.Variable:
+    def bias(self, name, size, start=0.0):
         if name not in self.variables:
             self.variables[name] = tf.Variable(
                 self._bench.normal(size, scale=0.1) + start, name=name
             )
         return self.variables[name]
 
-    def dense(self, x: tf.Tensor, size: int, name: str) -> tf.Tensor:
+    def dense(self, x, size, name):
         """A product and a bias, over the last axis."""
         result = tf.tensordot(x, self(f"{name}/kernel", x.shape[-1], size), 1)
         return result + self.bias(f"{name}/bias", size)
 
-    def convolution(self, x: tf.Tensor, channels: int, name: str, size: int = 3) -> tf.Tensor:
+    def convolution(self, x, channels, name, size=3):
         return tf.nn.conv2d(x, self(f"{name}/filter", size, size, x.shape[-1], channels), 1, "SAME")
 
-    def perceptron(
-        self, x: tf.Tensor, size: int, name: str, activation: Any = tf.nn.gelu
-    ) -> tf.Tensor:
+    def perceptron(self, x, size, name, activation=tf.nn.gelu):
         """Two dense layers."""
         return self.dense(
             activation(self.dense(x, 2 * x.shape[-1], f"{name}/in")), size, f"{name}/out"
         )
 
 
-def programs() -> Iterator[Program]:
+def programs():
     return models_in(__name__)
 
 
-def models_in(module: str) -> Iterator[Program]:
-    """A program for each function of a module that gives results: it trains that model."""
+def models_in(module):
+    """A program for each function of a module that takes weights and inputs: it trains that
+    model.
+    """
     group = module.rpartition(".")[-1]
-    for name, model in inspect.getmembers(sys.modules[module], inspect.isfunction):
-        if inspect.get_annotations(model).get("return") == "Results" and not name.startswith("_"):
+    found = sys.modules[module]
+    for name, model in inspect.getmembers(found, inspect.isfunction):
+        parameters = [*inspect.signature(model).parameters]
+        if parameters == ["w", "x"] and not name.startswith("_"):
             yield Program(f"{group}/{name.replace('_', ' ')}", functools.partial(_train, model))
 
 
-def _train(model: Model, bench: Bench) -> None:
+def _train(model, bench):
     """Trains a model once: its results, its loss, and the gradients are outputs."""
     weights = Weights(bench)
     model(weights, tf.constant(bench.normal(_ROWS, _WIDTH)))
 
     @bench.function
-    def step(x: tf.Tensor) -> Any:
+    def step(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
             results = model(weights, x)
@@ -88,19 +85,17 @@ def _train(model: Model, bench: Bench) -> None:
         results, gradients = step(tf.constant(bench.normal(_ROWS, _WIDTH)))
         for name, value in results.items():
             bench.note("1", name, value)
-        for name, gradient in gradients.items():
-            if gradient is not None:
-                bench.note("1", f"gradient of {name}", gradient)
+        bench.note_gradients("1", gradients)
 
 
 # Objectives: what is made of a network's output before its gradient is taken.
 
 
-def _classes(x: tf.Tensor, count: int) -> tf.Tensor:
+def _classes(x, count):
     return tf.range(x.shape[0]) % count
 
 
-def lovasz_hinge(w: Weights, x: tf.Tensor) -> Results:
+def lovasz_hinge(w, x):
     """Errors in order, by the growth of the Jaccard index."""
     logits = tf.reshape(w.perceptron(x, 4, "net"), [-1])
     labels = tf.cast(tf.range(logits.shape[0]) % 3 == 0, tf.float32)
@@ -113,7 +108,7 @@ def lovasz_hinge(w: Weights, x: tf.Tensor) -> Results:
     return {"loss": tf.tensordot(tf.nn.relu(errors), tf.stop_gradient(growth), 1)}
 
 
-def arc_face(w: Weights, x: tf.Tensor) -> Results:
+def arc_face(w, x):
     """A margin on the angle to the class."""
     features = tf.math.l2_normalize(w.perceptron(x, 24, "net"), 1)
     cosines = tf.matmul(features, tf.math.l2_normalize(w("classes", 24, 10), 0))
@@ -126,7 +121,7 @@ def arc_face(w: Weights, x: tf.Tensor) -> Results:
     }
 
 
-def triplet_of_the_hardest(w: Weights, x: tf.Tensor) -> Results:
+def triplet_of_the_hardest(w, x):
     points = w.perceptron(x, 16, "net")
     apart = tf.reduce_sum(tf.square(points[:, None] - points[None]), -1)
     alike = tf.equal(_classes(x, 4)[:, None], _classes(x, 4)[None])
@@ -137,7 +132,7 @@ def triplet_of_the_hardest(w: Weights, x: tf.Tensor) -> Results:
     }
 
 
-def normalized_temperature(w: Weights, x: tf.Tensor) -> Results:
+def normalized_temperature(w, x):
     """Contrastive pairs, each against all others of both views."""
     first, second = (
         tf.math.l2_normalize(w.perceptron(view, 16, "net"), 1) for view in (x, 0.9 * x + 0.01)
@@ -152,21 +147,21 @@ def normalized_temperature(w: Weights, x: tf.Tensor) -> Results:
     }
 
 
-def mixture_density(w: Weights, x: tf.Tensor) -> Results:
+def mixture_density(w, x):
     logits, means, spreads = tf.split(w.perceptron(x, 15, "net"), 3, 1)
     target = tf.reduce_mean(x, 1, keepdims=True) * 3.0
     each = -0.5 * tf.square((target - means) * tf.exp(-spreads)) - spreads
     return {"loss": -tf.reduce_mean(tf.reduce_logsumexp(tf.nn.log_softmax(logits) + each, 1))}
 
 
-def proportional_hazards(w: Weights, x: tf.Tensor) -> Results:
+def proportional_hazards(w, x):
     """Cox: each risk against the risks of all who are still there."""
     risk = w.perceptron(x, 1, "net")[:, 0]
     still_there = tf.math.log(tf.cumsum(tf.exp(risk), reverse=True))
     return {"loss": -tf.reduce_mean(risk - still_there)}
 
 
-def listwise_ranking(w: Weights, x: tf.Tensor) -> Results:
+def listwise_ranking(w, x):
     """ListMLE and an approximate NDCG."""
     scores = tf.reshape(w.perceptron(x, 1, "net"), [4, -1])
     gains = tf.reshape(tf.cast(tf.range(x.shape[0]) % 4, tf.float32), [4, -1])
@@ -175,7 +170,7 @@ def listwise_ranking(w: Weights, x: tf.Tensor) -> Results:
     return {"loss": -ndcg, "output": ranks}
 
 
-def connectionist_classes(w: Weights, x: tf.Tensor) -> Results:
+def connectionist_classes(w, x):
     """CTC over a sequence."""
     logits = tf.reshape(w.perceptron(x, 24, "net"), [8, 8, 6])
     labels = tf.constant([[1, 2, 3]] * 8)
@@ -186,7 +181,7 @@ def connectionist_classes(w: Weights, x: tf.Tensor) -> Results:
     }
 
 
-def gaussian_process(w: Weights, x: tf.Tensor) -> Results:
+def gaussian_process(w, x):
     """The marginal likelihood, on learned features."""
     z = w.perceptron(x, 4, "net")
     apart = tf.reduce_sum(tf.square(z[:, None] - z[None]), -1)
@@ -202,22 +197,22 @@ def gaussian_process(w: Weights, x: tf.Tensor) -> Results:
 # Models: blocks of networks, and what is computed with them.
 
 
-def _end(y: tf.Tensor, **more: Any) -> Results:
-    return {"loss": tf.reduce_mean(tf.square(y - 0.3)), "output": y, **more}
+def _end(y, **more):
+    return {"loss": mean_square(y - 0.3), "output": y, **more}
 
 
-def _heads(w: Weights, x: tf.Tensor, name: str) -> tf.Tensor:
+def _heads(w, x, name):
     """Returns the heads of two sentences of eight words: (sentence, head, word, 8)."""
     words = tf.reshape(w.dense(x, 64, name), [2, 8, 8, 8])
     return tf.transpose(words, [0, 2, 1, 3])
 
 
-def _attended(w: Weights, scores: tf.Tensor, values: tf.Tensor) -> Results:
+def _attended(w, scores, values):
     result = tf.transpose(tf.matmul(tf.nn.softmax(scores), values), [0, 2, 1, 3])
     return _end(w.dense(tf.reshape(result, [16, 64]), 8, "out"))
 
 
-def switch_routing(w: Weights, x: tf.Tensor) -> Results:
+def switch_routing(w, x):
     """One expert for each token, by a one-hot product, with a capacity."""
     gates = tf.nn.softmax(w.dense(x, 4, "gate"))
     best = tf.one_hot(tf.argmax(gates, 1), 4)
@@ -231,10 +226,10 @@ def switch_routing(w: Weights, x: tf.Tensor) -> Results:
     )
 
 
-def causal_rotary_attention(w: Weights, x: tf.Tensor) -> Results:
+def causal_rotary_attention(w, x):
     angles = tf.range(8.0)[:, None] * 100.0 * tf.pow(10000.0, -tf.range(4.0) / 4.0)[None]
 
-    def turned(words: tf.Tensor) -> tf.Tensor:
+    def turned(words):
         a, b = tf.split(words, 2, -1)
         return tf.concat(
             [a * tf.cos(angles) - b * tf.sin(angles), a * tf.sin(angles) + b * tf.cos(angles)], -1
@@ -247,10 +242,10 @@ def causal_rotary_attention(w: Weights, x: tf.Tensor) -> Results:
     return _attended(w, tf.where(mask > 0, scores, float("-inf")), _heads(w, x, "v"))
 
 
-def gated_transformer_block(w: Weights, x: tf.Tensor) -> Results:
+def gated_transformer_block(w, x):
     """Root mean square norms, queries and keys normalized, a gated perceptron, scaled residuals."""
 
-    def normed(y: tf.Tensor, name: str) -> tf.Tensor:
+    def normed(y, name):
         size = tf.math.rsqrt(tf.reduce_mean(tf.square(y), -1, keepdims=True) + 1e-6)
         return y * size * w.bias(name, y.shape[-1], 1.0)
 
@@ -266,7 +261,7 @@ def gated_transformer_block(w: Weights, x: tf.Tensor) -> Results:
     return _end(w.dense(normed(x, "norm3"), 8, "head"))
 
 
-def state_space(w: Weights, x: tf.Tensor) -> Results:
+def state_space(w, x):
     """A diagonal recurrence with steps of its own, as in selective state spaces."""
     steps = tf.nn.softplus(w.dense(x, 8, "steps") - 3.0)
     decay = tf.exp(-steps * tf.exp(w.bias("log a", 8)))
@@ -278,10 +273,10 @@ def state_space(w: Weights, x: tf.Tensor) -> Results:
     return _end(w.dense(tf.stack(states) * tf.nn.silu(w.dense(x, 8, "gate")), 4, "out"))
 
 
-def ordinary_differential_equation(w: Weights, x: tf.Tensor) -> Results:
+def ordinary_differential_equation(w, x):
     """Runge and Kutta's method of fourth order."""
 
-    def slope(y: tf.Tensor) -> tf.Tensor:
+    def slope(y):
         return w.perceptron(y, 32, "field", tf.tanh)
 
     for _ in range(20):
@@ -292,7 +287,7 @@ def ordinary_differential_equation(w: Weights, x: tf.Tensor) -> Results:
     return _end(x)
 
 
-def physics_informed(w: Weights, x: tf.Tensor) -> Results:
+def physics_informed(w, x):
     """The residual of u'' + u = 0, by two derivatives of the network."""
     place = x[:, :1]
     with tf.GradientTape() as outer:
@@ -302,10 +297,10 @@ def physics_informed(w: Weights, x: tf.Tensor) -> Results:
             value = w.dense(tf.tanh(w.dense(tf.tanh(w.dense(place, 16, "a")), 16, "b")), 1, "c")
         slope = inner.gradient(value, place)
     bend = outer.gradient(slope, place)
-    return {"loss": tf.reduce_mean(tf.square(bend + value)), "output": bend}
+    return {"loss": mean_square(bend + value), "output": bend}
 
 
-def denoising_diffusion(w: Weights, x: tf.Tensor) -> Results:
+def denoising_diffusion(w, x):
     """A noise schedule, time as sines, the loss on the noise, and a step back."""
     times = tf.cast((tf.range(16) * 61) % 1000, tf.float32)
     kept = tf.gather(
@@ -318,32 +313,32 @@ def denoising_diffusion(w: Weights, x: tf.Tensor) -> Results:
     guess = w.perceptron(noisy + told, 32, "net", tf.nn.silu)
     clean = (noisy - tf.sqrt(1.0 - kept) * guess) / tf.sqrt(kept)
     return {
-        "loss": tf.reduce_mean(tf.square(guess - noise)),
+        "loss": mean_square(guess - noise),
         "output": tf.clip_by_value(clean, -1.0, 1.0),
     }
 
 
-def vector_quantization(w: Weights, x: tf.Tensor) -> Results:
+def vector_quantization(w, x):
     """The nearest of a book of codes, with the gradient passed straight through."""
     z = w.perceptron(x, 8, "encoder")
     codes = w("codes", 32, 8)
     apart = tf.reduce_sum(z * z, 1, keepdims=True) - 2.0 * tf.matmul(z, codes, transpose_b=True)
     apart += tf.reduce_sum(codes * codes, 1)[None]
     nearest = tf.gather(codes, tf.argmin(tf.stop_gradient(apart), 1))
-    losses = tf.reduce_mean(tf.square(nearest - tf.stop_gradient(z)))
-    losses += 0.25 * tf.reduce_mean(tf.square(tf.stop_gradient(nearest) - z))
+    losses = mean_square(nearest - tf.stop_gradient(z))
+    losses += 0.25 * mean_square(tf.stop_gradient(nearest) - z)
     results = _end(w.perceptron(z + tf.stop_gradient(nearest - z), 32, "decoder"), apart=apart)
     return {**results, "loss": results["loss"] + losses}
 
 
-def gumbel_choice(w: Weights, x: tf.Tensor) -> Results:
+def gumbel_choice(w, x):
     chance = tf.random.stateless_uniform([16, 10], [3, 4], 1e-6, 1.0)
     soft = tf.nn.softmax((w.perceptron(x, 10, "net") - tf.math.log(-tf.math.log(chance))) / 0.5)
     hard = tf.one_hot(tf.argmax(soft, 1), 10)
     return _end(tf.matmul(soft + tf.stop_gradient(hard - soft), w("table", 10, 8)))
 
 
-def graph_attention(w: Weights, x: tf.Tensor) -> Results:
+def graph_attention(w, x):
     """Messages along edges, weighed by a softmax over each node's neighbours."""
     sources = tf.range(48) % 16
     targets = (tf.range(48) * 7 + 3) % 16
@@ -359,7 +354,7 @@ def graph_attention(w: Weights, x: tf.Tensor) -> Results:
     return _end(w.dense(tf.math.unsorted_segment_sum(messages, targets, 16), 4, "out"))
 
 
-def spatial_transformer(w: Weights, x: tf.Tensor) -> Results:
+def spatial_transformer(w, x):
     """An image that is sampled where the network says, between its pixels."""
     image = tf.reshape(x, [2, 16, 16])
     move = 0.1 * tf.tanh(w.perceptron(tf.reshape(x, [2, 256])[:, ::8], 2, "net"))
@@ -381,7 +376,7 @@ def spatial_transformer(w: Weights, x: tf.Tensor) -> Results:
     return _end(result)
 
 
-def hyperbolic_embedding(w: Weights, x: tf.Tensor) -> Results:
+def hyperbolic_embedding(w, x):
     """Distances in Poincare's ball."""
     points = 0.9 * tf.tanh(w.perceptron(x, 4, "net")) / 2.0
     squares = tf.reduce_sum(tf.square(points), 1)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import tensorflow as tf
 
-from tests.truth.bench import Program
-from tests.truth.programs.practice import Results, Weights, models_in
+from tests.truth.bench import mean_square
+from tests.truth.programs.practice import models_in
 
 
-def programs() -> Iterator[Program]:
+def programs():
     return models_in(__name__)
 
 
-def _values(w: Weights, x: tf.Tensor, size: int, name: str, start: float = 50.0) -> tf.Tensor:
+def _values(w, x, size, name, start=50.0):
     """Returns the values of a network that was trained for long: its last bias is large."""
     hidden = tf.nn.gelu(w.dense(x, 32, f"{name}/in"))
     return 0.1 * tf.matmul(hidden, w(f"{name}/kernel", 32, size)) + w.bias(
@@ -23,7 +22,7 @@ def _values(w: Weights, x: tf.Tensor, size: int, name: str, start: float = 50.0)
     )
 
 
-def munchausen_policy(w: Weights, x: tf.Tensor) -> Results:
+def munchausen_policy(w, x):
     """Values over a temperature of 0.03, their log policy and the soft value."""
     values = _values(w, x, 5, "q")
     logs = 0.03 * tf.nn.log_softmax(values / 0.03)
@@ -31,55 +30,55 @@ def munchausen_policy(w: Weights, x: tf.Tensor) -> Results:
     soft = tf.reduce_sum(chances * (values - logs), 1)
     told = x[:, 0] + 0.9 * tf.clip_by_value(logs[:, 0], -1.0, 0.0) + 0.99 * soft
     missed = tf.stop_gradient(told) - values[:, 1]
-    return {"loss": tf.reduce_mean(tf.square(missed + 0.1 * logs[:, 2])), "logs": logs}
+    return {"loss": mean_square(missed + 0.1 * logs[:, 2]), "logs": logs}
 
 
-def boltzmann_exploration(w: Weights, x: tf.Tensor) -> Results:
+def boltzmann_exploration(w, x):
     chances = tf.nn.softmax(_values(w, x, 6, "q") * 20.0)
     embedded = tf.matmul(chances, w("actions", 6, 8))
-    return {"loss": tf.reduce_mean(tf.square(embedded - 0.3)), "output": chances}
+    return {"loss": mean_square(embedded - 0.3), "output": chances}
 
 
-def energies_with_an_offset(w: Weights, x: tf.Tensor) -> Results:
+def energies_with_an_offset(w, x):
     """The free energy of states whose energies are near 200."""
     energies = _values(w, x, 8, "energy", 200.0)
     free = -tf.reduce_logsumexp(-energies, 1)
     weights = tf.exp(free[:, None] - energies)
     return {
-        "loss": tf.reduce_mean(tf.square(free - 198.0)) + tf.reduce_mean(tf.square(weights)),
+        "loss": mean_square(free - 198.0) + mean_square(weights),
         "weights": weights,
     }
 
 
-def log_weights_of_particles(w: Weights, x: tf.Tensor) -> Results:
+def log_weights_of_particles(w, x):
     """Log likelihoods, of many observations each, become weights by a softmax."""
     likelihoods = tf.transpose(_values(w, x, 1, "likelihood", -120.0))
     weights = tf.nn.softmax(likelihoods)
     mean = tf.matmul(weights, w.dense(x, 4, "particles"))
-    return {"loss": tf.reduce_mean(tf.square(mean - 0.3)), "weights": weights, "output": mean}
+    return {"loss": mean_square(mean - 0.3), "weights": weights, "output": mean}
 
 
-def attention_with_a_key_bias(w: Weights, x: tf.Tensor) -> Results:
+def attention_with_a_key_bias(w, x):
     """One bias for each key, all of which are large."""
     queries, keys, values = (w.dense(x, 8, name) for name in "qkv")
     scores = tf.matmul(queries, keys, transpose_b=True) / math.sqrt(8.0)
     weights = tf.nn.softmax(scores + w.bias("keys", 16, 60.0))
     result = w.dense(tf.matmul(weights, values), 4, "out")
-    return {"loss": tf.reduce_mean(tf.square(result - 0.3)), "weights": weights}
+    return {"loss": mean_square(result - 0.3), "weights": weights}
 
 
-def pooling_by_scores(w: Weights, x: tf.Tensor) -> Results:
+def pooling_by_scores(w, x):
     """The scores of a sentence's words by a dense layer, whose bias no softmax sees."""
     words = tf.reshape(x, [2, 8, 32])
     scores = _values(w, words, 1, "scores", 80.0)[..., 0]
     pooled = tf.matmul(tf.nn.softmax(scores)[:, None], words)[:, 0]
     return {
-        "loss": tf.reduce_mean(tf.square(w.dense(pooled, 4, "out") - 0.3)),
+        "loss": mean_square(w.dense(pooled, 4, "out") - 0.3),
         "output": pooled,
     }
 
 
-def distillation(w: Weights, x: tf.Tensor) -> Results:
+def distillation(w, x):
     """The log chances of a student and of a teacher, at one temperature."""
     teacher = tf.nn.log_softmax(_values(w, x, 10, "teacher", 30.0) / 0.2)
     student = tf.nn.log_softmax(_values(w, x, 10, "student", -30.0) / 0.2)
@@ -87,12 +86,12 @@ def distillation(w: Weights, x: tf.Tensor) -> Results:
     return {"loss": tf.reduce_mean(tf.reduce_sum(apart, 1)), "logs": student}
 
 
-def routing_by_a_gate(w: Weights, x: tf.Tensor) -> Results:
+def routing_by_a_gate(w, x):
     """The share of each expert, where the gate's biases have drifted together."""
     shares = tf.nn.softmax(_values(w, x, 4, "gate", 40.0) * 5.0)
     experts = tf.einsum("bd,edf->bef", x, w("experts", 4, 32, 6))
     mixed = tf.reduce_sum(shares[..., None] * tf.nn.relu(experts), 1)
     return {
-        "loss": tf.reduce_mean(tf.square(w.dense(mixed, 4, "out") - 0.3)),
+        "loss": mean_square(w.dense(mixed, 4, "out") - 0.3),
         "shares": shares,
     }

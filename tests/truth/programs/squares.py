@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import tensorflow as tf
 
-from tests.truth.bench import Program
-from tests.truth.programs.practice import Results, Weights, models_in
+from tests.truth.bench import mean_square
+from tests.truth.programs.practice import models_in
 
 
-def programs() -> Iterator[Program]:
+def programs():
     return models_in(__name__)
 
 
-def _size(values: tf.Tensor) -> tf.Tensor:
+def _size(values):
     """Sums of squares over the last axis."""
     return tf.reduce_sum(tf.square(values), -1)
 
 
-def _distances(output: tf.Tensor, **more: tf.Tensor) -> Results:
-    return {"loss": tf.reduce_mean(tf.square(output - 1.0)), "output": output, **more}
+def _distances(output, **more):
+    return {"loss": mean_square(output - 1.0), "output": output, **more}
 
 
-def poincare_ball(w: Weights, x: tf.Tensor) -> Results:
+def poincare_ball(w, x):
     """Distances of points near the border."""
     points = w.perceptron(x, 3, "net")
     points *= 0.95 / tf.sqrt(1e-6 + _size(points))[:, None]
@@ -33,7 +31,7 @@ def poincare_ball(w: Weights, x: tf.Tensor) -> Results:
     return _distances(tf.acosh(1.0 + 2.0 * _size(first - second) / space))
 
 
-def hyperboloid(w: Weights, x: tf.Tensor) -> Results:
+def hyperboloid(w, x):
     """Distances by the Lorentzian product of points whose time follows from their place."""
     points = 2.0 * w.perceptron(x, 3, "net")
     times = tf.sqrt(1.0 + _size(points))
@@ -44,7 +42,7 @@ def hyperboloid(w: Weights, x: tf.Tensor) -> Results:
     return _distances(tf.acosh(1.0 + tf.nn.relu(product - 1.0) + 1e-4))
 
 
-def unit_quaternions(w: Weights, x: tf.Tensor) -> Results:
+def unit_quaternions(w, x):
     """The real part of a rotation, from the others."""
     axes = w.perceptron(x, 3, "net")
     axes *= 0.99 / tf.sqrt(1e-6 + _size(axes))[:, None]
@@ -52,7 +50,7 @@ def unit_quaternions(w: Weights, x: tf.Tensor) -> Results:
     return _distances(tf.concat([real[:, None], axes], 1))
 
 
-def mahalanobis(w: Weights, x: tf.Tensor) -> Results:
+def mahalanobis(w, x):
     """Which of two centres is nearer, and by how much."""
     points = 8.0 + w.perceptron(x, 4, "net")
     scales = tf.exp(w.bias("scales", 4))
@@ -61,7 +59,7 @@ def mahalanobis(w: Weights, x: tf.Tensor) -> Results:
     return _distances(near - far)
 
 
-def cosines_by_hand(w: Weights, x: tf.Tensor) -> Results:
+def cosines_by_hand(w, x):
     """Distances of directions that are nearly alike."""
     points = 1.0 + 0.1 * w.perceptron(x, 8, "net")
     first = points[:8]
@@ -70,7 +68,7 @@ def cosines_by_hand(w: Weights, x: tf.Tensor) -> Results:
     return _distances(1.0 - product / tf.sqrt(_size(first) * _size(second)))
 
 
-def rays_that_meet_a_sphere(w: Weights, x: tf.Tensor) -> Results:
+def rays_that_meet_a_sphere(w, x):
     """Returns the points at which rays of learned directions enter it."""
     directions = w.perceptron(x, 3, "net") + tf.constant([0.0, 0.0, 6.0])
     directions /= tf.sqrt(_size(directions))[:, None]
@@ -80,7 +78,7 @@ def rays_that_meet_a_sphere(w: Weights, x: tf.Tensor) -> Results:
     return _distances(-along - tf.sqrt(tf.maximum(inside, 1e-3)))
 
 
-def compact_kernels(w: Weights, x: tf.Tensor) -> Results:
+def compact_kernels(w, x):
     """1 - |x|² where that is positive, a power of it as the weight of a neighbour."""
     points = 0.57 * tf.tanh(2.0 * w.perceptron(x, 3, "net"))
     weights = tf.square(tf.nn.relu(1.0 - _size(points)))
@@ -88,7 +86,7 @@ def compact_kernels(w: Weights, x: tf.Tensor) -> Results:
     return _distances(weights[:, None] * values * 100.0)
 
 
-def mobius_addition(w: Weights, x: tf.Tensor) -> Results:
+def mobius_addition(w, x):
     points = tf.tanh(w.perceptron(x, 3, "net")) * 0.57
     first = points[:8]
     second = points[8:]
@@ -99,7 +97,7 @@ def mobius_addition(w: Weights, x: tf.Tensor) -> Results:
     return _distances(1.0 - _size(above / (1.0 + product + size * other)))
 
 
-def times_of_arrival(w: Weights, x: tf.Tensor) -> Results:
+def times_of_arrival(w, x):
     """A source is placed by how much later one microphone hears it than another."""
     source = 40.0 + w.perceptron(x, 3, "net")
     microphones = tf.constant([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
