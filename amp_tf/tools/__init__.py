@@ -1,6 +1,4 @@
-"""Looks at a program from outside.
-
-The tools compare, tune and time it, and measure this machine.
+"""Compares, tunes and times programs from outside, and measures this machine.
 
 The core converts without this package and imports nothing of it. The command line imports its
 tools.
