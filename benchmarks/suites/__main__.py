@@ -3,13 +3,15 @@
 
     python -m benchmarks.suites [--suites keras] [--only REGEX] [--quick] [--rows FILE] > table.md
 
-Each suite has an environment of its own, ``.venv/suites/NAME``, filled from a package index. Each
-test file runs in a process of its own, in float32, bfloat16 and float16 one after the other. amp_tf
-converts graphs, so calls of built layers and of Keras' functions are made ``tf.function``s, in
-float32, too. Under amp_tf a comparison that fails is tried again within 4 % (bfloat16) or .8 %
-(float16) of the largest value, and the test counts as *tolerated*. A test that fails with amp_tf
-alone is a defect, or stands in ``named.py`` with its reason; the status is 1 if one does not. With
-``--rows``, files that ran are not run again, so that a suite may be run in pieces.
+Each suite has an environment of its own, ``.venv/suites/NAME``, filled from a package index. Where
+the package has no tests, those of its repository are taken from ``.venv/suites/sources/NAME``; if
+they are not there, a line says how to get them. Each test file runs in a process of its own, in
+float32, bfloat16 and float16 one after the other. amp_tf converts graphs, so calls of built layers
+and of some functions are made ``tf.function``s, in float32, too. Under amp_tf a comparison that
+fails is tried again within 4 % (bfloat16) or .8 % (float16) of the largest value, and the test
+counts as *tolerated*. A test that fails with amp_tf alone is a defect, or stands in ``named.py``
+with its reason; the status is 1 if one does not. With ``--rows``, files that ran are not run again,
+so that a suite may be run in pieces.
 """
 
 from __future__ import annotations
@@ -28,12 +30,11 @@ from typing import Any
 from benchmarks.step_time.modes import modes
 from benchmarks.step_time.options import names_in
 from benchmarks.step_time.suite import Process
-from benchmarks.suites import outcomes, suites
+from benchmarks.suites import outcomes, suites, worker
 from benchmarks.suites.suites import Suite
 
 SHARES = {"float32": 0.0, "bfloat16": 0.04, "float16": 0.008}  #: of the largest value, by mode
 QUICK = 600.0  #: seconds
-LIMIT = 180.0  #: seconds of a file in a mode
 
 
 def start(suite: Suite, mode: str, python: Path, site: Path) -> Process:
@@ -53,10 +54,22 @@ def start(suite: Suite, mode: str, python: Path, site: Path) -> Process:
 
 
 def run_files(
-    suite: Suite, files: Sequence[str], python: Path, site: Path, until: float = math.inf
+    suite: Suite,
+    files: Sequence[str],
+    python: Path,
+    site: Path,
+    *,
+    until: float = math.inf,
+    limit: float = 180.0,
 ) -> Iterator[tuple[dict[str, Any], list[outcomes.FileRun]]]:
     """Runs files, each in all modes, until a time; yields what :func:`machine` says of the
     environment, and a file's outcomes.
+
+    Args:
+        suite, python, site: as for :func:`start`.
+        files: their paths.
+        until: by the monotonic clock; no file begins later.
+        limit: seconds that a file may take in a mode.
     """
     with contextlib.ExitStack() as stack:
         processes = {}
@@ -66,13 +79,15 @@ def run_files(
         for file in files:
             if time.monotonic() > until:
                 return
+            answers = {
+                mode: process.ask(file=file, limit=limit) for mode, process in processes.items()
+            }
             found = []
-            for mode, process in processes.items():
-                answer = process.ask(file=file, limit=LIMIT)
+            for mode, answer in worker.compared(answers).items():
                 found.append(outcomes.of_tests(suite.name, file, mode, answer))
             failed = [f"{run.mode} {len(run.failed)} failed {run.seconds:.0f} s" for run in found]
             print(f"{file}: {', '.join(failed)}", file=sys.stderr, flush=True)
-            yield answer["machine"], found
+            yield answers["float32"]["machine"], found
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -83,23 +98,38 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--suites", default=every, help="comma-separated; %(default)s by default")
     parser.add_argument("--only", default="", metavar="REGEX", help="the files whose paths match")
     parser.add_argument("--quick", action="store_true", help="a part of each suite, ten minutes")
-    parser.add_argument("--seconds", type=float, help="after which no file begins")
+    parser.add_argument("--seconds", type=float, help="of all suites together")
+    parser.add_argument(
+        "--limit", type=float, default=180.0, help="of a file in one type, seconds; %(default)s"
+    )
     parser.add_argument("--rows", type=Path, metavar="FILE", help="keeps the outcomes")
     asked = parser.parse_args(given)
-    until = time.monotonic() + (asked.seconds or (QUICK if asked.quick else math.inf))
+    begin = time.monotonic()
+    seconds = asked.seconds or (QUICK if asked.quick else math.inf)
     facts, runs = outcomes.read(asked.rows) if asked.rows else ({}, [])
     done = {run.file for run in runs}
-    for name in names_in(asked.suites):
+    names = names_in(asked.suites)
+    for number, name in enumerate(names, 1):
         suite = suites.SUITES[name]
+        lack = suites.missing(suite)
+        if lack:
+            print(lack, file=sys.stderr)
+            continue
         with contextlib.redirect_stdout(sys.stderr):  # the page alone goes to stdout
             venv = suites.prepare(suite)
-        (site,) = venv.path.glob("lib/python*/site-packages")
+        site = suites.folder_of(suite, venv)
         files = sorted(path.relative_to(site).as_posix() for path in site.glob(suite.files))
         pattern = suite.quick if asked.quick else asked.only
         chosen = [file for file in files if re.search(pattern, file) and file not in done]
         version = venv.version_of(suite.distribution)
-        for machine, found in run_files(suite, chosen, venv.python, site, until):
-            facts[name] = {suite.distribution: version, "test files": len(files), **machine}
+        until = begin + seconds * number / len(names)
+        for machine, found in run_files(
+            suite, chosen, venv.python, site, until=until, limit=asked.limit
+        ):
+            about = {suite.distribution: version, "test files": len(files)}
+            if suite.source:
+                about["tests of"] = suite.source
+            facts[name] = {**about, **machine}
             runs += found
             if asked.rows:
                 outcomes.write(asked.rows, facts, runs)

@@ -11,6 +11,11 @@ NAMED = (
         "float16",
         "The product's values, 136,368 and more, are above 65,504, the largest of float16.",
     ),
+    (
+        "BruteForceRetrievalTest::test_brute_force_retrieval",
+        "b?float16",
+        "It ranks 100 candidates by a product: those whose scores are nearly equal change places.",
+    ),
 )
 
 

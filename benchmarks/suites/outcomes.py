@@ -91,9 +91,13 @@ def page(facts: dict[str, Any], runs: Sequence[FileRun]) -> str:
         for mode in dict.fromkeys(run.mode for run in own):
             lines.append(_line(_cells(own, mode)))
         lines.append("")
-        lines += [
-            f"{run.file} in {run.mode} ended early: {run.ended}  " for run in own if run.ended
-        ]
+        ended: dict[str, set[str]] = collections.defaultdict(set)
+        for run in own:
+            if run.ended:
+                ended[run.ended].add(run.file)
+        for why, files in ended.items():
+            names = ", ".join(sorted(files))
+            lines += [f"Ended early by {why}, counted up to there: {names}", ""]
     lines += ["## Failed only with amp_tf", "", _line(["test", "type", "message", "named"])]
     lines.append("|---|---|---|---|")
     for run, test, reason in failed_only_here(runs):

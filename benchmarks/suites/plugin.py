@@ -17,9 +17,11 @@ import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
+import absl.flags
 import numpy as np
 
 Call = Callable[..., Any]
+_PLAIN = (bool, int, float, str, np.ndarray, np.generic, type(None))
 COMPARISONS = ("assert_allclose", "assert_almost_equal", "assert_array_almost_equal")
 
 
@@ -77,69 +79,93 @@ def is_close(actual: Any, desired: Any, share: float) -> bool:
     return bool(off <= share * largest)
 
 
-def call_functions(classes: list[str], modules: list[str]) -> None:
-    """Makes functions of the calls of classes and their subclasses, and of modules' functions."""
-    for name in classes:
+def call_functions(calls: list[tuple[str, str]], modules: list[str]) -> None:
+    """Makes functions of methods of classes and their subclasses, and of modules' functions."""
+    for name, method in calls:
         kinds = [pkgutil.resolve_name(name)]
         for kind in kinds:  # which grows meanwhile
             kinds += type.__subclasses__(kind)
-            if "__call__" in vars(kind):
-                kind.__call__ = in_function(kind.__call__)
+            if method in vars(kind):
+                setattr(kind, method, in_function(vars(kind)[method], method == "__call__"))
     for name in modules:
         module = importlib.import_module(name)
         package = sys.modules[module.__package__]  # which has some of them, too
         for attribute, function in list(vars(module).items()):
             if inspect.isfunction(function) and function.__module__ == name:
-                wrapped = in_function(function)
+                wrapped = in_function(function, False)
                 for owner in (module, package):
                     if getattr(owner, attribute, None) is function:
                         setattr(owner, attribute, wrapped)
 
 
-def in_function(call: Call) -> Call:
+def in_function(call: Call, makes_variables: bool) -> Call:
     """The same call, but as a ``tf.function`` where it can be one.
 
-    It runs eagerly inside of another function, for a layer without variables yet, for symbolic
-    inputs, and where it cannot be traced; errors of the running function are the test's.
+    It runs eagerly inside of another function, for symbolic inputs, and where it cannot be traced;
+    errors of the running function are the test's.
+
+    Args:
+        call: a function or method.
+        makes_variables: of the object that is called, if it has none yet; then it runs eagerly.
     """
     import tensorflow as tf
 
     @functools.wraps(call)
     def traced_call(*args: Any, **named: Any) -> Any:
-        if not tf.executing_eagerly() or not _is_ready(args, named):
+        if not tf.executing_eagerly() or _are_symbolic(args, named):
             return call(*args, **named)
-        kept: dict[str, Any] = {}
-
-        def body() -> list[Any]:
-            kept["result"] = call(*args, **named)
-            leaves = tf.nest.flatten(kept["result"])
-            tensors = [leaf for leaf in leaves if tf.is_tensor(leaf)]
-            return [tensors, [getattr(leaf, "_keras_mask", None) for leaf in tensors]]
-
-        try:
-            function = tf.function(body, autograph=False).get_concrete_function()
-        except Exception:
+        if makes_variables and not _has_variables(args[0]):
             return call(*args, **named)
-        tensors, masks = function()
-        for tensor, mask in zip(tensors, masks, strict=True):
-            if mask is not None:
-                tensor._keras_mask = mask
-        found = iter(tensors)
-        return tf.nest.map_structure(
-            lambda leaf: next(found) if tf.is_tensor(leaf) else leaf, kept["result"]
-        )
+        return _trace(call, args, named)
 
     return traced_call
 
 
-def _is_ready(args: tuple[Any, ...], named: dict[str, Any]) -> bool:
-    """Whether a call has no symbolic inputs, and its layer has its variables."""
+def _trace(call: Call, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Makes one call in a function, if it can be traced; results have Keras' masks.
+
+    It is no part of ``traced_call``, because AutoGraph rewrites that one's source where a function
+    calls it.
+    """
+    import tensorflow as tf
+
+    kept: dict[str, Any] = {}
+
+    def body() -> list[Any]:
+        kept["result"] = call(*args, **named)
+        leaves = tf.nest.flatten(kept["result"])
+        tensors = [leaf for leaf in leaves if tf.is_tensor(leaf)]
+        return [tensors, [getattr(leaf, "_keras_mask", None) for leaf in tensors]]
+
+    try:
+        function = tf.function(body, autograph=False).get_concrete_function()
+        leaves = tf.nest.flatten(kept["result"])
+        if not all(tf.is_tensor(leaf) or isinstance(leaf, _PLAIN) for leaf in leaves):
+            return call(*args, **named)  # such as a distribution, with tensors inside
+    except Exception:
+        return call(*args, **named)
+    tensors, masks = function()
+    for tensor, mask in zip(tensors, masks, strict=True):
+        if mask is not None:
+            tensor._keras_mask = mask
+    found = iter(tensors)
+    return tf.nest.map_structure(
+        lambda leaf: next(found) if tf.is_tensor(leaf) else leaf, kept["result"]
+    )
+
+
+def _are_symbolic(args: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    """Whether a call is one of those that define a functional model."""
     import tensorflow as tf
 
     leaves = tf.nest.flatten([args, named])
-    if any(type(leaf).__name__ == "KerasTensor" for leaf in leaves):
-        return False
-    callee = args[0] if args else None
+    return any("KerasTensor" in type(leaf).__name__ for leaf in leaves)
+
+
+def _has_variables(callee: Any) -> bool:
+    """Whether a layer is built, or a module made its variables."""
+    import tensorflow as tf
+
     if hasattr(callee, "built"):
         return bool(callee.built)
     is_module = isinstance(callee, tf.Module)
@@ -152,11 +178,17 @@ class Recorder:
     Args:
         lines: where to.
         tolerance: counts comparisons.
+        flags: of absl, which TensorFlow's tests read.
     """
 
-    def __init__(self, lines: TextIO, tolerance: Tolerance) -> None:
+    def __init__(self, lines: TextIO, tolerance: Tolerance, flags: list[str]) -> None:
         self._lines = lines
         self._tolerance = tolerance
+        self._flags = flags
+
+    def pytest_pycollect_makeitem(self) -> None:
+        """Sets flags once their module is imported; the constructors of tests read them."""
+        absl.flags.FLAGS(["pytest", *self._flags], known_only=True)
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:

@@ -51,6 +51,20 @@ def run_file(file: str, limit: float, options: dict[str, Any]) -> dict[str, Any]
     return {"tests": list(rows.values()), "ended": ended, "seconds": seconds}
 
 
+def compared(answers: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The answers of all modes, with the tests for which each mode had time."""
+    over = [
+        {row["test"] for row in answer["tests"] if row["message"] != TIME_LIMIT}
+        for answer in answers.values()
+    ]
+    in_all = set.intersection(*over)
+    kept = {}
+    for mode, answer in answers.items():
+        tests = [row for row in answer["tests"] if row["test"] in in_all]
+        kept[mode] = {**answer, "tests": tests}
+    return kept
+
+
 def run_tests(file: str, limit: float, folder: str, options: dict[str, Any]) -> None:
     """Runs pytest in a forked process, for at most so many seconds."""
     signal.setitimer(signal.ITIMER_REAL, limit)
@@ -59,11 +73,22 @@ def run_tests(file: str, limit: float, folder: str, options: dict[str, Any]) -> 
     with open("rows", "w") as lines:
         tolerance = plugin.Tolerance(options["share"])
         tolerance.install()
-        plugin.call_functions(options["classes"], options["functions"])
+        plugin.call_functions(options["calls"], options["functions"])
         site = options["site"]
         arguments = ["-q", "--assert=plain", "-c", os.devnull, "-p", "no:cacheprovider"]
         arguments += ["--rootdir", site, f"{site}/{file}"]
-        pytest.main(arguments, [plugin.Recorder(lines, tolerance)])
+        recorder = plugin.Recorder(lines, tolerance, options["flags"])
+        pytest.main(arguments, [recorder])
+
+
+def find_helpers(site: str) -> None:
+    """Lets the library's packages find modules that only the repository has, such as the base
+    classes of its tests.
+    """
+    for name, module in list(sys.modules.items()):
+        folder = os.path.join(site, *name.split("."))
+        if os.path.isdir(folder):
+            module.__path__.append(folder)
 
 
 def main() -> int:
@@ -72,6 +97,8 @@ def main() -> int:
     os.dup2(2, 1)  # whatever else prints goes to stderr
     for name in options["imports"]:
         importlib.import_module(name)
+    if options["source"]:
+        find_helpers(options["site"])
     for line in sys.stdin:
         command = json.loads(line)
         answer = run_file(command["file"], command["limit"], options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.suites import named, outcomes, plugin, suites
-from benchmarks.suites.__main__ import run_files
+import benchmarks.suites
+from benchmarks.suites import named, outcomes, plugin, suites, worker
+from benchmarks.suites.__main__ import main, run_files
 from tests import processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,17 +26,35 @@ class Double(tf.Module):
     def __call__(self, x):
         assert not tf.executing_eagerly()
         return tf.matmul(x, self.two)
+
+class Plain(tf.Module):
+    def shifted(self, x):
+        assert not tf.executing_eagerly()
+        return tf.add(x, 1.0)
 """
 TESTS = """
 import numpy as np
 import pytest
-from tiny_library import Double
+import tensorflow as tf
+from tiny_library import Double, Plain
 
 def doubled():
     return Double()(np.float32([[257.0, 1.0]])).numpy()  # 257 has 9 bits
 
 def test_passes():
     assert doubled().shape == (1, 2)
+
+def test_a_method_is_a_function():
+    assert Plain().shifted(np.float32([1.0])).numpy() == 2.0
+
+DOUBLE = Double()
+
+@tf.function
+def in_function():
+    return DOUBLE(tf.ones((1, 2)))
+
+def test_autograph_rewrites_a_call():
+    assert in_function().shape == (1, 2)
 
 def test_is_tolerated():
     np.testing.assert_allclose(doubled(), [[514.0, 2.0]], rtol=1e-6)
@@ -61,7 +81,7 @@ def tiny(tmp_path):
         "none",
         "*_suite.py",
         imports=("tiny_library",),
-        classes=("tiny_library:Double",),
+        calls=(("tiny_library:Double", "__call__"), ("tiny_library:Plain", "shifted")),
         variables={"PYTHONPATH": str(tmp_path)},
     )
 
@@ -74,9 +94,9 @@ def test_a_suite_is_run_in_each_mode_and_counted(tiny, tmp_path, monkeypatch):
     assert [machine["cores"] > 0 for machine, _ in answers] == [True, True]
     (_, runs), (_, crashed) = answers
     assert {run.mode: tuple(run.counts.values()) for run in runs} == {
-        "float32": (3, 0, 1, 0),  # passed, tolerated, skipped, converted
-        "bfloat16": (1, 1, 1, 4),
-        "float16": (3, 0, 1, 4),  # in which 257 is exact
+        "float32": (5, 0, 1, 0),  # passed, tolerated, skipped, converted
+        "bfloat16": (3, 1, 1, 5),
+        "float16": (5, 0, 1, 5),  # in which 257 is exact
     }
     too = "test_fails_in_float32_too"
     ours = "test_fails_only_with_amp_tf"
@@ -88,14 +108,36 @@ def test_a_suite_is_run_in_each_mode_and_counted(tiny, tmp_path, monkeypatch):
     outcomes.write(tmp_path / "rows.json", facts, runs)
     assert outcomes.read(tmp_path / "rows.json") == (facts, runs)
     page = outcomes.page(facts, runs)
-    assert "| bfloat16 | 1 | 1 | 1 | 1 | 4 | 1 | 0 | 1 |" in page
-    assert f"| `tiny_suite.py::{ours}` | bfloat16 | AssertionError (tiny_suite.py:16) |" in page
+    assert "| bfloat16 | 1 | 3 | 1 | 1 | 5 | 1 | 0 | 1 |" in page
+    assert f"| `tiny_suite.py::{ours}` | bfloat16 | AssertionError (tiny_suite.py:29) |" in page
     monkeypatch.setattr(
         named, "NAMED", ((ours, "float16", "Another type."), (ours, "b?float16", "Why."))
     )
     page = outcomes.page(facts, runs)
-    assert "| bfloat16 | 1 | 1 | 1 | 1 | 4 | 1 | 1 | 0 |" in page
+    assert "| bfloat16 | 1 | 3 | 1 | 1 | 5 | 1 | 1 | 0 |" in page
     assert page.endswith(" | Why. |")
+
+
+def test_a_suite_without_its_tests_is_left_out_and_says_what_to_do(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(suites, "SOURCES", tmp_path)
+    suite = suites.SUITES["keras_rs"]
+    assert main(["--suites", "keras_rs"]) == 0
+    said = capsys.readouterr().err
+    assert f"keras_rs is left out: its distribution has no tests, and {tmp_path}" in said
+    assert f"git archive v0.4.0 | tar -x -C {tmp_path / 'keras_rs'}" in said
+    (tmp_path / "keras_rs").mkdir()
+    assert not suites.missing(suite)
+
+
+def test_modules_that_only_the_repository_has_are_found(tmp_path, monkeypatch):
+    for package in (benchmarks, benchmarks.suites):
+        monkeypatch.setattr(package, "__path__", list(package.__path__))
+    folder = tmp_path / "benchmarks" / "suites"
+    folder.mkdir(parents=True)
+    (folder / "base_of_tests.py").touch()
+    worker.find_helpers(str(tmp_path))
+    found = importlib.util.find_spec("benchmarks.suites.base_of_tests")
+    assert found.origin == str(folder / "base_of_tests.py")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 
 import numpy as np
@@ -56,4 +57,6 @@ def assert_rounded(actual, expected, products: int) -> None:
 
 
 def clones() -> list[str]:
+    """The copies of functions that some program still needs."""
+    gc.collect()  # those of a test before may wait for it
     return sorted(name for name in context.context().list_function_names() if "_amp_tf_" in name)
