@@ -43,7 +43,7 @@ class Compiler:
         (self._device,) = description.devices
 
     def __call__(self, text: str) -> Any:
-        """The executable of a StableHLO module, which cannot be run."""
+        """Compiles a StableHLO module; the executable cannot be run."""
         import numpy as np
         from jax._src.interpreters import mlir
         from jax._src.lib.mlir import ir
@@ -99,7 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         compiler = Compiler(name)
         for path in options.files:
             stem = path.name.removesuffix(".mlir.gz")
-            hlo = path.parent / f"{stem}.{name}.hlo" if options.hlo else None
+            hlo = None
+            if options.hlo:
+                hlo = path.parent / f"{stem}.{name}.hlo"
             try:
                 found = row(compiler, gzip.decompress(path.read_bytes()).decode(), hlo)
             except Exception as error:  # one step that XLA refuses leaves the others their rows
@@ -110,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 )
                 continue
             print(json.dumps({"file": stem, "target": name, **found}), flush=True)
-    return 1 if failed else 0
+    return int(failed > 0)
 
 
 if __name__ == "__main__":

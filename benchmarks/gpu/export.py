@@ -50,17 +50,14 @@ class Variant:
     loss_scaling: str | None = None
 
 
-VARIANTS = {
-    row.name: row
-    for row in (
-        Variant("float32"),
-        Variant("policy_float16", policy="mixed_float16", loss_scaling="keras"),
-        Variant("amp_float16", amp="float16", loss_scaling="amp_tf"),
-        Variant("policy_bfloat16", policy="mixed_bfloat16"),
-        Variant("amp_bfloat16", amp="bfloat16"),
-    )
-}
-COMPARED = ("float32", "policy_float16", "amp_float16", "policy_bfloat16", "amp_bfloat16")
+_ROWS = (
+    Variant("float32"),
+    Variant("policy_float16", policy="mixed_float16", loss_scaling="keras"),
+    Variant("amp_float16", amp="float16", loss_scaling="amp_tf"),
+    Variant("policy_bfloat16", policy="mixed_bfloat16"),
+    Variant("amp_bfloat16", amp="bfloat16"),
+)
+VARIANTS = {row.name: row for row in _ROWS}
 
 
 def prepare(variant: Variant) -> None:
@@ -160,46 +157,40 @@ def _arguments(
     """Describes the arguments of the compiled step, in order, with made-up values."""
     import tensorflow as tf
 
-    rows = [
-        {
-            "name": f"input_{number}",
-            "shape": list(spec.shape),
-            "dtype": spec.dtype.name,
-            "role": "input",
-            "fill": _fill(sample),
-        }
-        for number, (spec, sample) in enumerate(zip(inputs, samples, strict=True))
-    ]
-    known = {
-        id(v.value.handle): (v.path, "state") for v in (optimizer.variables if optimizer else ())
-    }
-    known |= {id(v.value.handle): (v.path, "weight") for v in model.variables}
+    rows = []
+    for number, (spec, sample) in enumerate(zip(inputs, samples, strict=True)):
+        name = f"input_{number}"
+        shape = list(spec.shape)
+        dtype = spec.dtype.name
+        fill = _fill(sample)
+        rows.append({"name": name, "shape": shape, "dtype": dtype, "role": "input", "fill": fill})
+    known = {}
+    if optimizer:
+        for variable in optimizer.variables:
+            known[id(variable.value.handle)] = (variable.path, "state")
+    for variable in model.variables:
+        known[id(variable.value.handle)] = (variable.path, "weight")
     for handle in concrete.captured_inputs:
         if handle.dtype == tf.resource:
-            held = handle._handle_data.shape_and_type[
-                0
-            ]  # graph.variables lacks those that only a branch captured
+            # graph.variables lacks those that only a branch captured
+            (held,) = handle._handle_data.shape_and_type
             value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=held.dtype).numpy()
             name, role = known.get(id(handle), (f"state_{len(rows)}", "state"))
         else:
             value = handle.numpy()
             name = f"constant_{len(rows)}"
             role = "constant"
-        fill = {"constant": 1e-8} if name.endswith("velocity") else _fill(value)
-        rows.append(
-            {
-                "name": name,
-                "shape": list(value.shape),
-                "dtype": value.dtype.name,
-                "role": role,
-                "fill": fill,
-            }
-        )
+        fill = _fill(value)
+        if name.endswith("velocity"):
+            fill = {"constant": 1e-8}
+        shape = list(value.shape)
+        dtype = value.dtype.name
+        rows.append({"name": name, "shape": shape, "dtype": dtype, "role": role, "fill": fill})
     return rows
 
 
 def _fill(value: Any) -> dict[str, Any]:
-    """How to make up values that are spread as these are."""
+    """Describes how to make up values that are spread as these are."""
     if value.size and (value == value.flat[0]).all():
         return {"constant": value.flat[0].item()}
     if value.dtype.kind in "iu":
@@ -213,7 +204,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ways", default=",".join(WAYS), help="names, comma-separated")
     parser.add_argument(
         "--variants",
-        default=",".join(COMPARED),
+        default=",".join(VARIANTS),
         help=f"names, comma-separated, of {', '.join(VARIANTS)}",
     )
     parser.add_argument(
@@ -230,20 +221,13 @@ def main(options: argparse.Namespace) -> int:
         return _export_all(options)
     failed = 0
     for variant in options.variants.split(","):
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.gpu",
-            "export",
-            "--here",
-            "--variants",
-            variant,
-        ]
+        command = [sys.executable, "-m", "benchmarks.gpu", "export", "--here"]
+        command += ["--variants", variant]
         for name in ("models", "size", "ways", "out"):
             command += [f"--{name}", str(getattr(options, name))]
         environment = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "", **os.environ}
         failed += subprocess.run(command, check=False, env=environment).returncode != 0
-    return 1 if failed else 0
+    return int(failed > 0)
 
 
 def _export_all(options: argparse.Namespace) -> int:
@@ -254,13 +238,12 @@ def _export_all(options: argparse.Namespace) -> int:
         for way in options.ways.split(","):
             try:
                 print(export(model, options.size, way, variant, options.out), file=sys.stderr)
-            except (
-                Exception
-            ) as error:  # one model that cannot be exported leaves the others their files
+            # One model that cannot be exported leaves the others their files.
+            except Exception as error:
                 failed += 1
                 print(
                     f"{model} {way} {variant.name}: {type(error).__name__}: {error}",
                     file=sys.stderr,
                 )
             gc.collect()
-    return 1 if failed else 0
+    return int(failed > 0)

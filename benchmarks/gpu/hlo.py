@@ -55,13 +55,15 @@ class Instruction:
         return sum(array.bytes for array in self.results)
 
     def called(self, attribute: str) -> str | None:
-        """The computation that an attribute such as ``calls`` names, or ``None``."""
+        """Returns the computation that an attribute such as ``calls`` names, or ``None``."""
         return self.find(rf"\b{attribute}=%([\w.\-]+)")
 
     def find(self, pattern: str) -> str | None:
-        """The first group of a pattern in the attributes, or ``None``."""
+        """Returns the first group of a pattern in the attributes, or ``None``."""
         found = re.search(pattern, self.attributes)
-        return found[1] if found else None
+        if found is None:
+            return None
+        return found[1]
 
 
 Computation = dict[str, Instruction]
@@ -85,36 +87,51 @@ def parse(text: str) -> Module:
     current: Computation = {}
     entry = None
     for line in text.splitlines():
-        if begins := _COMPUTATION.match(line):
-            current = computations[begins[2]] = {}
-            entry = begins[2] if begins[1] else entry
-        elif found := _INSTRUCTION.match(line):
-            current[found[2]] = _instruction(found[2], found[3], is_root=bool(found[1]))
+        begins = _COMPUTATION.match(line)
+        if begins:
+            is_entry, name = begins.groups()
+            current = computations[name] = {}
+            if is_entry:
+                entry = name
+            continue
+        found = _INSTRUCTION.match(line)
+        if found:
+            root, name, rest = found.groups()
+            current[name] = _instruction(name, rest, is_root=bool(root))
     if entry is None:
         raise ValueError("The HLO text has no ENTRY computation.")
     return Module(computations, entry)
 
 
 def arrays(text: str) -> tuple[Array, ...]:
-    """The arrays of a type's text, those of a tuple one after the other."""
-    return tuple(
-        Array(element, tuple(int(size) for size in sizes.split(",") if size))
-        for element, sizes in _ARRAY.findall(text)
-    )
+    """Reads the arrays of a type's text, those of a tuple one after the other."""
+    found = []
+    for element, sizes in _ARRAY.findall(text):
+        dimensions = tuple(map(int, sizes.split(","))) if sizes else ()
+        found.append(Array(element, dimensions))
+    return tuple(found)
 
 
 def _instruction(name: str, rest: str, *, is_root: bool) -> Instruction:
-    end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
+    """Reads an instruction: its type, the op, the operands in parentheses, and attributes."""
+    end = rest.index(" ")
+    if rest.startswith("("):
+        end = _closing(rest) + 1
     op, _, behind = rest[end:].strip().partition("(")
-    close = _closing(behind, 0, depth=1)
+    close = _closing(behind, depth=1)
     operands = tuple(_OPERAND.findall(behind[:close]))
     return Instruction(name, op, arrays(rest[:end]), operands, behind[close + 1 :], is_root)
 
 
-def _closing(text: str, start: int, depth: int = 0) -> int:
-    """The place of the parenthesis that closes the one at ``start``, or before it at depth 1."""
-    for index in range(start, len(text)):
-        depth += (text[index] == "(") - (text[index] == ")")
+def _closing(text: str, depth: int = 0) -> int:
+    """Returns the place of the parenthesis that closes the first one; at depth 1, one before the
+    text.
+    """
+    for index, letter in enumerate(text):
+        if letter == "(":
+            depth += 1
+        elif letter == ")":
+            depth -= 1
         if depth == 0:
             return index
     raise ValueError(f"A parenthesis is not closed: {text[:80]}")

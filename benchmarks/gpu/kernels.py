@@ -56,10 +56,10 @@ class Kernel:
     is_cast: bool
 
     def seconds(self, target: Target) -> float:
-        """The least that one run takes on a GPU."""
-        peak = (
-            target.flops_32 if any("f32" in kinds for kinds in self.products) else target.flops_16
-        )
+        """Returns the least time that one run takes on a GPU, in seconds."""
+        peak = target.flops_16
+        if any("f32" in kinds for kinds in self.products):
+            peak = target.flops_32
         return max(self.bytes / target.bandwidth, self.flops / peak)
 
 
@@ -84,20 +84,29 @@ class Figures:
 
 def figures(module: Module, target: Target) -> Figures:
     """Sums up the kernels of a module."""
-    found = list(kernels(module))
-    casts = [kernel for kernel in found if kernel.is_cast]
-    products = Counter(kinds for kernel in found for kinds in kernel.products)
+    products: Counter[str] = Counter()
+    casts = 0
+    cast_runs = 0
+    moved = 0
+    seconds = 0.0
+    for kernel in kernels(module):
+        products.update(kernel.products)
+        moved += kernel.runs * kernel.bytes
+        seconds += kernel.runs * kernel.seconds(target)
+        if kernel.is_cast:
+            casts += 1
+            cast_runs += kernel.runs
     return Figures(
         products=dict(sorted(products.items())),
-        casts=len(casts),
-        cast_runs=sum(kernel.runs for kernel in casts),
-        mib=sum(kernel.runs * kernel.bytes for kernel in found) / 2**20,
-        roofline_us=1e6 * sum(kernel.runs * kernel.seconds(target) for kernel in found),
+        casts=casts,
+        cast_runs=cast_runs,
+        mib=moved / 2**20,
+        roofline_us=1e6 * seconds,
     )
 
 
 def kernels(module: Module) -> list[Kernel]:
-    """All kernels of a module.
+    """Finds all kernels of a module.
 
     Raises:
         ValueError: how often a loop runs is not known.
@@ -110,22 +119,23 @@ def _kernels(module: Module, name: str, runs: int) -> Iterator[Kernel]:
     for instruction in computation.values():
         if instruction.op in _FREE:
             continue
-        if instruction.op == "while":
-            yield from _kernels(
-                module, str(instruction.called("body")), runs * _trips(computation, instruction)
-            )
-        elif instruction.op == "conditional":
-            yield from max(
-                (list(_kernels(module, way, runs)) for way in _ways(instruction)), key=_moved
-            )
-        elif inner := _inlined(instruction):
+        inner = _inlined(instruction)
+        if inner:
             yield from _kernels(module, inner, runs)
+        elif instruction.op == "while":
+            trips = _trips(computation, instruction)
+            yield from _kernels(module, str(instruction.called("body")), runs * trips)
+        elif instruction.op == "conditional":
+            branches = [list(_kernels(module, way, runs)) for way in _ways(instruction)]
+            yield from max(branches, key=_moved)
         else:
             yield _kernel(module, computation, instruction, runs)
 
 
 def _trips(computation: Computation, loop: Instruction) -> int:
-    if known := _known_trips(loop):
+    """Returns how often a loop runs: as XLA knows, or as the loops do whose results it takes."""
+    known = _known_trips(loop)
+    if known:
         return known
     seen: set[str] = set()
     waiting = list(loop.operands)
@@ -136,7 +146,8 @@ def _trips(computation: Computation, loop: Instruction) -> int:
             continue
         seen.add(name)
         source = computation[name]
-        if source.op == "while" and (known := _known_trips(source)):
+        known = _known_trips(source)
+        if known:
             counts.add(known)
         else:
             waiting += source.operands
@@ -157,6 +168,7 @@ def _moved(found: Iterable[Kernel]) -> int:
 
 
 def _ways(conditional: Instruction) -> list[str]:
+    """Returns the computations of a conditional's branches."""
     named = conditional.find(r"branch_computations=\{([^}]*)\}")
     if named is not None:
         return [way.strip().lstrip("%") for way in named.split(",")]
@@ -164,23 +176,31 @@ def _ways(conditional: Instruction) -> list[str]:
 
 
 def _inlined(instruction: Instruction) -> str | None:
-    """The computation of a call, or of an instruction that runs beside others."""
+    """Returns the computation of a call, or of an instruction that runs beside others."""
     if instruction.op == "call":
         return instruction.called("to_apply")
-    return instruction.called("calls") if instruction.op == "async-start" else None
+    if instruction.op == "async-start":
+        return instruction.called("calls")
+    return None
 
 
 def _kernel(
     module: Module, computation: Computation, instruction: Instruction, runs: int
 ) -> Kernel:
     inside = [(computation, instruction), *_inside(module, instruction)]
-    products = [_product(where, one) for where, one in inside if _is_product(one)]
+    products = []
+    flops = 0
+    for where, one in inside:
+        if _is_product(one):
+            kinds, own_flops = _product(where, one)
+            products.append(kinds)
+            flops += own_flops
     return Kernel(
         name=instruction.name,
         runs=runs,
         bytes=_bytes(module, computation, instruction),
-        products=tuple(kinds for kinds, _ in products),
-        flops=sum(flops for _, flops in products),
+        products=tuple(products),
+        flops=flops,
         is_cast=_is_cast(inside),
     )
 
@@ -196,15 +216,15 @@ def _inside(module: Module, instruction: Instruction) -> Iterator[tuple[Computat
 
 
 def _is_cast(inside: Iterable[tuple[Computation, Instruction]]) -> bool:
+    """Tells whether instructions only move values, and convert floating-point ones."""
     is_cast = False
     for where, one in inside:
         if one.op not in _MOVES:
             return False
         if one.op == "convert":
-            is_cast |= {
-                one.results[0].element,
-                where[one.operands[0]].results[0].element,
-            } <= _FLOATS
+            given = where[one.operands[0]].results[0]
+            made = one.results[0]
+            is_cast |= {given.element, made.element} <= _FLOATS
     return is_cast
 
 
@@ -213,30 +233,31 @@ def _is_product(one: Instruction) -> bool:
 
 
 def _library_target(one: Instruction) -> str | None:
-    """The target of a call of cuBLAS or cuDNN; ``None`` for other instructions."""
-    return (
-        one.find(r'custom_call_target="__(cu(?:blas|dnn)\$?[^"]*)"')
-        if one.op == "custom-call"
-        else None
-    )
+    """Returns the target of a call of cuBLAS or cuDNN; ``None`` for other instructions."""
+    if one.op != "custom-call":
+        return None
+    return one.find(r'custom_call_target="__(cu(?:blas|dnn)\$?[^"]*)"')
 
 
 def _product(where: Computation, one: Instruction) -> tuple[str, int]:
-    """The element types that a product multiplies, and its FLOPs."""
-    left, right = (where[name].results[0] for name in one.operands[:2])
+    """Returns the element types that a product multiplies, and its FLOPs."""
+    left = where[one.operands[0]].results[0]
+    right = where[one.operands[1]].results[0]
     kinds = ",".join(sorted({left.element, right.element}))
     if one.op == "convolution" or "conv" in (_library_target(one) or ""):
         return kinds, _convolution_flops(one, left, right)
-    dimensions = one.find(r"lhs_contracting_dims=\{([\d,]*)\}")
-    if dimensions is None:
-        dimensions = (one.find(r'"lhs_contracting_dimensions":\[([^\]]*)\]') or "").replace('"', "")
-    shared = math.prod(left.dimensions[int(axis)] for axis in dimensions.split(",") if axis)
+    axes = one.find(r"lhs_contracting_dims=\{([\d,]*)\}")
+    if axes is None:
+        axes = one.find(r'"lhs_contracting_dimensions":\[([^\]]*)\]') or ""
+    shared = 1
+    for axis in re.findall(r"\d+", axes):
+        shared *= left.dimensions[int(axis)]
     return kinds, 2 * shared * math.prod(one.results[0].dimensions)
 
 
 def _convolution_flops(one: Instruction, left: Array, right: Array) -> int:
-    """Two for each element of the output and each of the kernel that it takes, whichever way the
-    gradient goes.
+    """Counts two for each element of the output and each of the kernel that it takes, whichever way
+    the gradient goes.
     """
     target = _library_target(one) or ""
     result = one.results[0]
@@ -252,38 +273,42 @@ def _convolution_flops(one: Instruction, left: Array, right: Array) -> int:
     letters = re.search(r"dim_labels=\w+_(\w+)->", one.attributes)
     if letters is None:
         raise ValueError(f"The convolution {one.name} has no dim_labels.")
-    taken = math.prod(
-        size for size, letter in zip(kernel.dimensions, letters[1], strict=True) if letter != "o"
-    )
+    taken = 1
+    for size, letter in zip(kernel.dimensions, letters[1], strict=True):
+        if letter != "o":
+            taken *= size
     return 2 * taken * math.prod(output.dimensions)
 
 
 def _bytes(module: Module, computation: Computation, instruction: Instruction) -> int:
+    """Returns the bytes that a kernel reads and writes."""
+    if instruction.op in _SLICES:
+        return 2 * instruction.bytes
+    if instruction.op == "dynamic-update-slice":
+        return 2 * computation[instruction.operands[1]].bytes
     if instruction.op != "fusion":
-        read = {
-            name: computation[name].bytes for name in instruction.operands if name in computation
-        }
-        if instruction.op in _SLICES:
-            return 2 * instruction.bytes
-        if instruction.op == "dynamic-update-slice":
-            return 2 * computation[instruction.operands[1]].bytes
-        return sum(read.values()) + instruction.bytes
+        read = {*instruction.operands} & computation.keys()
+        return sum(computation[name].bytes for name in read) + instruction.bytes
     body = module.computations[str(instruction.called("calls"))]
-    parameters = [one for one in body.values() if one.op == "parameter"]
-    return sum(_read(body, one) for one in parameters) + _written(body)
+    total = _written(body)
+    for one in body.values():
+        if one.op == "parameter":
+            total += _read(body, one)
+    return total
 
 
 def _read(body: Computation, parameter: Instruction) -> int:
-    """The bytes of a parameter that a fusion reads: of slices alone, if it takes only slices."""
-    users = list(_users(body, parameter.name))
-    if not users:
-        return 0
-    if all(
-        user.op in _SLICES | {"dynamic-update-slice"} and user.operands[0] == name
-        for user, name in users
-    ):
-        return sum(user.bytes for user, _ in users if user.op in _SLICES)
-    return parameter.bytes
+    """Returns the bytes of a parameter that a fusion reads: of slices alone, if it takes only
+    slices.
+    """
+    total = 0
+    for user, name in _users(body, parameter.name):
+        is_sliced = user.operands[0] == name
+        if is_sliced and user.op in _SLICES:
+            total += user.bytes
+        elif not (is_sliced and user.op == "dynamic-update-slice"):
+            return parameter.bytes
+    return total
 
 
 def _users(body: Computation, name: str) -> Iterator[tuple[Instruction, str]]:
@@ -298,11 +323,17 @@ def _users(body: Computation, name: str) -> Iterator[tuple[Instruction, str]]:
 
 
 def _written(body: Computation) -> int:
+    """Returns the bytes that a fusion writes: of a buffer that it updates, only the slice."""
     root = next(one for one in body.values() if one.is_root)
+    names: tuple[str, ...] = (root.name,)
+    if root.op == "tuple":
+        names = root.operands
     total = 0
-    for name in root.operands if root.op == "tuple" else [root.name]:
+    for name in names:
         one = body[name]
         while one.op == "bitcast":
             one = body[one.operands[0]]
-        total += body[one.operands[1]].bytes if one.op == "dynamic-update-slice" else one.bytes
+        if one.op == "dynamic-update-slice":
+            one = body[one.operands[1]]
+        total += one.bytes
     return total

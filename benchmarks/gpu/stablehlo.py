@@ -18,26 +18,28 @@ _BOOLEANS = re.compile(r'dense<"0x([0-9A-Fa-f]+)">(\s*:\s*tensor<((?:\d+x)+)i1>)
 
 
 def used_functions(text: str) -> str:
-    """The functions that ``main`` needs: bodies of loops and branches stand in it, and once more as
-    dead functions.
+    """Returns the functions that ``main`` needs: bodies of loops and branches stand in it, and once
+    more as dead functions.
 
     Args:
         text: a StableHLO module; where it has no ``main``, all of it is returned.
     """
-    starts = [*_FUNCTION.finditer(text)]
-    if "main" not in (match[1] for match in starts):
+    functions = {}
+    end = len(text)
+    for match in reversed([*_FUNCTION.finditer(text)]):
+        functions[match[1]] = text[match.start() : end]
+        end = match.start()
+    if "main" not in functions:
         return text
-    ends = [*(match.start() for match in starts[1:]), len(text)]
-    functions = {
-        match[1]: text[match.start() : end] for match, end in zip(starts, ends, strict=True)
-    }
     used = {"main"}
     waiting = ["main"]
     while waiting:
-        called = functions.keys() & set(_CALLED.findall(functions[waiting.pop()])) - used
-        used |= called
-        waiting += called
-    return "".join(body for name, body in functions.items() if name in used)
+        called = {*_CALLED.findall(functions[waiting.pop()])}
+        found = functions.keys() & called - used
+        used |= found
+        waiting += found
+    bodies = [body for name, body in functions.items() if name in used]
+    return "".join(reversed(bodies))
 
 
 def count_products(text: str) -> Counter[str]:
@@ -56,27 +58,35 @@ def count_products(text: str) -> Counter[str]:
         match = _PRODUCT.search(line)
         if match is None:
             continue
+        typed = line
         operands = _OPERANDS.search(line)
-        kinds = sorted(set(_ELEMENT.findall(operands.group(1) if operands else line)))
-        counts[f"{match.group(1).removesuffix('_general')} {','.join(kinds)}"] += 1
+        if operands:
+            typed = operands[1]
+        kinds = ",".join(sorted({*_ELEMENT.findall(typed)}))
+        op = match[1].removesuffix("_general")
+        counts[f"{op} {kinds}"] += 1
     return counts
 
 
 def count_casts(text: str) -> int:
     """Counts the conversions between floating-point types."""
     floats = {"f32", "f16", "bf16"}
-    return sum(
-        source != to and {source, to} <= floats
-        for source, to in _CASTS.findall(used_functions(text))
-    )
+    count = 0
+    for source, to in _CASTS.findall(used_functions(text)):
+        if source != to and {source, to} <= floats:
+            count += 1
+    return count
 
 
 def carried_state(text: str) -> dict[int, int]:
-    """Which output of a training step is which argument of the next one: ``{output: argument}``.
+    """Returns which output of a training step is which argument of the next one.
 
     TensorFlow says so where it marks the variables that a function updates as aliases.
     """
-    return {int(output): int(argument) for argument, output in _ALIAS.findall(text)}
+    carried = {}
+    for argument, output in _ALIAS.findall(text):
+        carried[int(output)] = int(argument)
+    return carried
 
 
 def unpack_booleans(text: str) -> str:
@@ -91,9 +101,9 @@ def unpack_booleans(text: str) -> str:
             size *= int(side)
         if len(packed) != -(-size // 8):
             return match[0]
-        unpacked = "".join(
-            "01" if packed[bit >> 3] >> (bit & 7) & 1 else "00" for bit in range(size)
-        )
-        return f'dense<"0x{unpacked}">{match[2]}'
+        unpacked = bytearray(size)
+        for bit in range(size):
+            unpacked[bit] = packed[bit >> 3] >> (bit & 7) & 1
+        return f'dense<"0x{unpacked.hex()}">{match[2]}'
 
     return _BOOLEANS.sub(unpack, text)

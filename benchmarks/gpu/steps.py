@@ -6,6 +6,7 @@ In float16 the optimizer scales the loss, as a program has it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.models import Workload
@@ -15,28 +16,27 @@ FIRST_LOSS_SCALE = 2.0**10
 
 
 def optimizer(workload: Workload, loss_scaling: str | None) -> Any:
-    """The workload's optimizer, in its own Keras' or amp_tf's loss scaling.
+    """Makes the workload's optimizer, in its own Keras' or amp_tf's loss scaling.
 
     Args:
         workload: the model.
         loss_scaling: ``"keras"``, ``"amp_tf"`` or ``None``.
     """
     inner = workload.optimizer()
-    if loss_scaling == "keras":
-        keras = workload.keras
-        library = keras.optimizers if workload.framework == "keras" else keras.mixed_precision
-        return library.LossScaleOptimizer(inner, initial_scale=FIRST_LOSS_SCALE)
-    return _scaled_by_amp_tf(inner) if loss_scaling else inner
+    if loss_scaling is None:
+        return inner
+    if loss_scaling == "amp_tf":
+        import amp_tf
 
-
-def _scaled_by_amp_tf(inner: Any) -> Any:
-    import amp_tf
-
-    return amp_tf.LossScaleOptimizer(inner, initial_scale=FIRST_LOSS_SCALE)
+        return amp_tf.LossScaleOptimizer(inner, initial_scale=FIRST_LOSS_SCALE)
+    keras = workload.keras
+    if workload.framework == "keras":
+        return keras.optimizers.LossScaleOptimizer(inner, initial_scale=FIRST_LOSS_SCALE)
+    return keras.mixed_precision.LossScaleOptimizer(inner, initial_scale=FIRST_LOSS_SCALE)
 
 
 def step(workload: Workload, model: Any, optimizer: Any, *, jit_compile: bool) -> Any:
-    """One training step as a ``tf.function`` of the inputs and the target.
+    """Makes one training step, a ``tf.function`` of the inputs and the target.
 
     Args:
         workload: what the model is trained for.
@@ -48,7 +48,7 @@ def step(workload: Workload, model: Any, optimizer: Any, *, jit_compile: bool) -
 
     @tf.function(jit_compile=jit_compile)
     def step(*parts: Any) -> Any:
-        x = parts[:-1] if len(parts) > 2 else parts[0]
+        x = _one_or_all(parts[:-1])
         y = parts[-1]
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(workload.loss(y, model(x, training=True)))
@@ -61,19 +61,29 @@ def step(workload: Workload, model: Any, optimizer: Any, *, jit_compile: bool) -
 
 
 def inference(model: Any, *, jit_compile: bool) -> Any:
-    """An inference step, as a ``tf.function`` of the model's inputs."""
+    """Makes an inference step, a ``tf.function`` of the model's inputs."""
     import tensorflow as tf
 
     @tf.function(jit_compile=jit_compile)
     def predict(*parts: Any) -> Any:
-        return model(list(parts) if len(parts) > 1 else parts[0], training=False)
+        return model(_one_or_all(parts), training=False)
 
     return predict
 
 
+def _one_or_all(parts: Sequence[Any]) -> Any:
+    """Returns the input of a model: the only part, or the list of all."""
+    if len(parts) == 1:
+        return parts[0]
+    return list(parts)
+
+
 def specs(workload: Workload, batch: int) -> list[Any]:
-    """The specs of a step's inputs and target for so many examples."""
+    """Returns the specs of a step's inputs and target for so many examples."""
     import tensorflow as tf
 
-    samples = tf.nest.flatten(workload.data(4, 0))
-    return [tf.TensorSpec((batch, *sample.shape[1:]), sample.dtype) for sample in samples]
+    found = []
+    for sample in tf.nest.flatten(workload.data(4, 0)):
+        shape = (batch, *sample.shape[1:])
+        found.append(tf.TensorSpec(shape, sample.dtype))
+    return found
