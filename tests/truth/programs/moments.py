@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import tensorflow as tf
 
-from tests.truth.bench import Program
-from tests.truth.programs.practice import Results, Weights, models_in
+from tests.truth.programs.practice import models_in
 
 
-def programs() -> Iterator[Program]:
+def programs():
     return models_in(__name__)
 
 
-def _far_from_zero(w: Weights, x: tf.Tensor, size: int, name: str) -> tf.Tensor:
+def _far_from_zero(w, x, size, name):
     """Returns products near 4.5, which is some ten times their deviation."""
     return tf.matmul(0.4 * x + 1.0, tf.abs(w(name, x.shape[-1], size)))
 
 
-def _ended(w: Weights, y: tf.Tensor, **more: tf.Tensor) -> Results:
+def _ended(w, y, **more):
     output = w.dense(y, 4, "out")
     return {"loss": tf.reduce_mean(tf.square(output - 0.3)), "output": output, **more}
 
 
-def batch_norm_by_hand(w: Weights, x: tf.Tensor) -> Results:
+def batch_norm_by_hand(w, x):
     y = _far_from_zero(w, x, 16, "net")
     mean = tf.reduce_mean(y, 0)
     variance = tf.reduce_mean(tf.square(y), 0) - tf.square(mean)
@@ -32,7 +29,7 @@ def batch_norm_by_hand(w: Weights, x: tf.Tensor) -> Results:
     return _ended(w, normed * w.bias("gamma", 16, 1.0) + w.bias("beta", 16), variance=variance)
 
 
-def group_norm_of_images(w: Weights, x: tf.Tensor) -> Results:
+def group_norm_of_images(w, x):
     images = tf.reshape(0.2 * x + 1.0, [8, 8, 8, 1])
     filters = tf.abs(w("filter", 3, 3, 1, 8))
     y = tf.reshape(tf.nn.conv2d(images, filters, 1, "VALID"), [8, 36, 2, 4])
@@ -42,7 +39,7 @@ def group_norm_of_images(w: Weights, x: tf.Tensor) -> Results:
     return _ended(w, tf.reshape(normed, [8, 288]), variance=variance)
 
 
-def running_second_moments(w: Weights, x: tf.Tensor) -> Results:
+def running_second_moments(w, x):
     """The deviation by moments that move slowly, as of rewards or of returns."""
     y = _far_from_zero(w, x, 16, "net")
     first = 0.9 * w.bias("first", 16, 4.5) + 0.1 * tf.reduce_mean(y, 0)
@@ -51,7 +48,7 @@ def running_second_moments(w: Weights, x: tf.Tensor) -> Results:
     return _ended(w, (y - first) / deviation, deviation=deviation)
 
 
-def statistics_that_attention_weighs(w: Weights, x: tf.Tensor) -> Results:
+def statistics_that_attention_weighs(w, x):
     """The mean and the deviation of the words of a sentence, as networks of speakers pool them."""
     words = tf.reshape(_far_from_zero(w, x, 16, "net"), [2, 8, 16])
     chances = tf.nn.softmax(tf.matmul(tf.tanh(words - 4.5), w("scores", 16, 16)), 1)
@@ -61,7 +58,7 @@ def statistics_that_attention_weighs(w: Weights, x: tf.Tensor) -> Results:
     return _ended(w, tf.concat([mean - 4.5, deviation], 1), deviation=deviation)
 
 
-def correlation_of_two_views(w: Weights, x: tf.Tensor) -> Results:
+def correlation_of_two_views(w, x):
     """E[ab] - E[a] E[b], by the deviations of both."""
     a = _far_from_zero(w, x, 8, "a")
     b = _far_from_zero(w, x + 0.5 * x[:, ::-1], 8, "b")
@@ -72,7 +69,7 @@ def correlation_of_two_views(w: Weights, x: tf.Tensor) -> Results:
     return _ended(w, correlation[None], correlation=correlation)
 
 
-def sums_in_place_of_means(w: Weights, x: tf.Tensor) -> Results:
+def sums_in_place_of_means(w, x):
     """Pearson's correlation of two rows, by five sums."""
     a = _far_from_zero(w, x, 24, "a")
     b = _far_from_zero(w, x + 0.5 * x[:, ::-1], 24, "b")
@@ -83,7 +80,7 @@ def sums_in_place_of_means(w: Weights, x: tf.Tensor) -> Results:
     return _ended(w, correlation[:, None], correlation=correlation)
 
 
-def contrast_of_windows(w: Weights, x: tf.Tensor) -> Results:
+def contrast_of_windows(w, x):
     """The deviation of the pixels in windows, as in local normalization."""
     images = tf.reshape(0.2 * x + 1.0, [8, 8, 8, 1])
     y = tf.nn.conv2d(images, tf.abs(w("filter", 3, 3, 1, 8)), 1, "VALID")
@@ -94,7 +91,7 @@ def contrast_of_windows(w: Weights, x: tf.Tensor) -> Results:
     return _ended(w, tf.reshape(normed, [8, 128]), deviation=deviation)
 
 
-def contrast_by_a_filter(w: Weights, x: tf.Tensor) -> Results:
+def contrast_by_a_filter(w, x):
     """The same, where each channel is filtered by itself."""
     images = tf.reshape(0.2 * x + 1.0, [8, 8, 8, 1])
     y = tf.nn.conv2d(images, tf.abs(w("filter", 3, 3, 1, 8)), 1, "VALID")
@@ -106,7 +103,7 @@ def contrast_by_a_filter(w: Weights, x: tf.Tensor) -> Results:
     return _ended(w, tf.reshape(deviation, [8, 128]), deviation=deviation)
 
 
-def spread_of_returns(w: Weights, x: tf.Tensor) -> Results:
+def spread_of_returns(w, x):
     """The variance of a distribution over atoms, as an explorer is rewarded by it."""
     chances = tf.nn.softmax(3.0 * w.dense(x, 21, "net"))
     atoms = tf.linspace(9.0, 11.0, 21)
@@ -115,14 +112,14 @@ def spread_of_returns(w: Weights, x: tf.Tensor) -> Results:
     return _ended(w, variance[:, None], variance=variance)
 
 
-def third_moments(w: Weights, x: tf.Tensor) -> Results:
+def third_moments(w, x):
     y = _far_from_zero(w, x, 16, "net")
     first, second, third = (tf.reduce_mean(power, 0) for power in (y, y * y, y * y * y))
     skewness = third - 3.0 * first * second + 2.0 * first**3
     return _ended(w, skewness[None], skewness=skewness)
 
 
-def interactions_of_factors(w: Weights, x: tf.Tensor) -> Results:
+def interactions_of_factors(w, x):
     """A factorization machine: the square of a sum less the sum of squares."""
     factors = tf.reshape(_far_from_zero(w, x, 64, "net"), [16, 8, 8])
     pairs = tf.square(tf.reduce_sum(factors, 1)) - tf.reduce_sum(tf.square(factors), 1)

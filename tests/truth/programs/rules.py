@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
-from tests.truth.bench import Bench, Program
-from tests.truth.programs.practice import Results, Weights, models_in
+from tests.truth.bench import Program
+from tests.truth.programs.practice import models_in
 
 _DRAWS = 3
 
 
-def programs() -> Iterator[Program]:
+def programs():
     yield from models_in(__name__)
     yield Program("rules/ids in a column of numbers", _ids_in_a_column)
     yield Program("rules/rotary positions of packed texts", _rotary_positions)
@@ -22,12 +19,12 @@ def programs() -> Iterator[Program]:
     yield Program("rules/weights that learn by themselves", _learning_weights)
 
 
-def _ended(w: Weights, y: tf.Tensor, **more: tf.Tensor) -> Results:
+def _ended(w, y, **more):
     output = w.dense(y, 4, "out")
     return {"loss": tf.reduce_mean(tf.square(output - 0.3)), "output": output, **more}
 
 
-def latent_state_in_small_steps(w: Weights, x: tf.Tensor) -> Results:
+def latent_state_in_small_steps(w, x):
     """An encoder's state, which a network moves by fifty small steps (long sums)."""
     state = w.dense(x, 16, "encoder")
     for _ in range(50):
@@ -35,7 +32,7 @@ def latent_state_in_small_steps(w: Weights, x: tf.Tensor) -> Results:
     return _ended(w, state)
 
 
-def mask_by_kinds(w: Weights, x: tf.Tensor) -> Results:
+def mask_by_kinds(w, x):
     """Which kinds of words see each other is a table, which products pick from (range)."""
     kinds = tf.one_hot(tf.cast(3.0 * tf.sigmoid(x[:, 0]), tf.int32), 3)
     hidden = tf.constant([[0.0, 0.0, -1e9], [-1e9, 0.0, 0.0], [0.0, -1e9, 0.0]])
@@ -45,13 +42,13 @@ def mask_by_kinds(w: Weights, x: tf.Tensor) -> Results:
     return _ended(w, tf.matmul(tf.nn.softmax(scores + mask), values))
 
 
-def waiting_in_queues(w: Weights, x: tf.Tensor) -> Results:
+def waiting_in_queues(w, x):
     """The length of a queue by its load, which is clipped below one (nearly one)."""
     load = tf.clip_by_value(tf.sigmoid(20.0 * w.dense(x, 8, "load")), 0.0, 1.0 - 1e-4)
     return _ended(w, 1e-4 * load / (1.0 - load))
 
 
-def sampled_classes(w: Weights, x: tf.Tensor) -> Results:
+def sampled_classes(w, x):
     """A softmax over classes that were drawn, some of which are a row's own (extreme sources)."""
     hidden = w.perceptron(x, 32, "net")
     labels = tf.cast(6.0 * tf.sigmoid(x[:, :1]), tf.int64)
@@ -62,13 +59,13 @@ def sampled_classes(w: Weights, x: tf.Tensor) -> Results:
     return {"loss": tf.reduce_mean(losses), "losses": losses}
 
 
-def _note(bench: Bench, run: Any, *draws: tuple[Any, ...]) -> None:
+def _note(bench, run, *draws):
     function = bench.function(run)
     for draw in draws:
         bench.note("1", "output", function(*draw))
 
 
-def _ids_in_a_column(bench: Bench) -> None:
+def _ids_in_a_column(bench):
     """The first of the numbers of a row is the id of a customer, and picks an embedding."""
     table = bench.weight(4000, 8)
     first = bench.weight(15, 8)
@@ -87,7 +84,7 @@ def _ids_in_a_column(bench: Bench) -> None:
     _note(bench, run, *draws)
 
 
-def _rotary_positions(bench: Bench) -> None:
+def _rotary_positions(bench):
     """Positions begin anew with each of the texts in a row: angles are an Einsum of both."""
     weights = [bench.weight(16, 16) for _ in range(2)]
     rates = tf.constant(10000.0 ** (-np.arange(8) / 8.0), tf.float32)
@@ -111,7 +108,7 @@ def _rotary_positions(bench: Bench) -> None:
     _note(bench, run, *draws)
 
 
-def _corrected_years(bench: Bench) -> None:
+def _corrected_years(bench):
     """Years are whole numbers, to which a network adds some; the next one gets decades since 2000
     (joined values).
     """
@@ -130,7 +127,7 @@ def _corrected_years(bench: Bench) -> None:
     _note(bench, run, *draws)
 
 
-def _learning_weights(bench: Bench) -> None:
+def _learning_weights(bench):
     """Oja's rule: a small step of the weights, which the next product uses at once and which is
     stored (joined values).
     """
