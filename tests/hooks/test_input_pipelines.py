@@ -40,6 +40,15 @@ def test_the_name_of_a_function_says_whether_a_pipeline_calls_it(name, is_one):
     assert is_of_pipeline(name) is is_one
 
 
+@pytest.mark.parametrize("function", [[], ["map"]], ids=["no function", "map"])
+def test_a_session_behind_a_one_shot_iterator_is_converted_and_its_data_is_not(function, tmp_path):
+    program = str(running.PROGRAMS / "one_shot_iterator.py")
+    ended = running.run([program, *function], tmp_path, ON)
+    assert ended.converted > 0
+    assert ended.result["error"] < ROUNDING * 100
+    assert ended.warnings == []
+
+
 @pytest.mark.parametrize("how", ["call", "environ", "call fused"])
 def test_a_pipeline_made_before_amp_tf_was_turned_on_is_exact(how, tmp_path):
     ended = running.run(
