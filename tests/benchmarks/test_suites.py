@@ -147,11 +147,8 @@ def test_modules_that_only_the_repository_has_are_found(tmp_path, monkeypatch):
         ([100.0, 1.0], [105.0, 1.0], False),
         ([100, 1], [101, 1], False),  # integers are exact
         ([np.nan, 1.0], [np.nan, 1.01], True),
-        ([1.0, 1.0], [np.nan, 1.0], False),
         ([np.inf, 1.0], [1e9, 1.0], False),
-        (1.0, [[1.0, 1.01]], True),
         ([1.0, 1.0, 1.0], [1.0, 1.0], False),
-        (["a"], ["b"], False),
     ],
 )
 def test_a_share_of_the_largest_value_is_tolerated(actual, desired, is_close):

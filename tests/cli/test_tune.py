@@ -61,18 +61,6 @@ def test_a_wrong_option_is_an_error_in_one_line(here, capsys, options, message):
     assert len(error.splitlines()) == 1
 
 
-def test_what_it_cannot_do_is_no_option(capsys):
-    """The runs are on this machine's devices."""
-    for command in ("compare", "tune"):
-        with pytest.raises(SystemExit):
-            main([command, "--help"])
-        assert ("--target" in capsys.readouterr().out) is (command == "compare")
-    with pytest.raises(SystemExit) as ended:
-        main(["tune", "--metric", "accuracy", *OPTIONS, "--target", "gpu", "--", "true"])
-    assert ended.value.code == 2
-    assert "--target" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("options", [[], ["--max-drop", "1", "--max-rise", "1"]])
 def test_one_direction_must_be_given(capsys, options):
     with pytest.raises(SystemExit) as ended:
@@ -108,18 +96,8 @@ def test_a_program_that_cannot_be_started_or_has_no_metric_is_an_error(capsys, p
 
 
 def test_what_a_mended_program_gives_counts_and_no_failure_before_it(here, capsys):
-    command = [
-        "tune",
-        "--metric",
-        "stdout:loss ([0-9.]+)",
-        *OPTIONS,
-        "--",
-        "sh",
-        "-c",
-        "cat data",
-        "--key",
-        "1234",
-    ]
+    program = [*OPTIONS, "--", "sh", "-c", "cat data", "--key", "1234"]
+    command = ["tune", "--metric", "stdout:loss ([0-9.]+)", *program]
     assert main(command) == 2
     assert "it ended with status 1: cat: data: No such file" in capsys.readouterr().err
     (here / "data").write_text("las 0.5")
@@ -197,13 +175,7 @@ def test_a_configuration_reaches_the_program_by_its_variables(monkeypatch):
 
 
 def command(file):
-    options = [
-        *OPTIONS,
-        "--metric",
-        "val_accuracy",
-        "--output",
-        str(file),
-    ]
+    options = [*OPTIONS, "--metric", "val_accuracy", "--output", str(file)]
     return ["tune", *options, "--", sys.executable, str(PROGRAM)]
 
 
