@@ -136,7 +136,7 @@ def _size_elements(graph: Any, size: int) -> None:
     The body of a recurrent layer's loop reads its inputs from a list that its caller made, and that
     constant is all that is known of their shapes.
     """
-    from tensorflow.python.framework import tensor_util
+    import tensorflow as tf
 
     constants = {node.name: node for node in graph.node if node.op in CONSTANTS}
     for node in graph.node:
@@ -147,9 +147,9 @@ def _size_elements(graph: Any, size: int) -> None:
         if element_shape is None:
             continue
         value = element_shape.attr["value"].tensor
-        sizes = tensor_util.MakeNdarray(value)
+        sizes = tf.make_ndarray(value)
         if sizes.ndim == 1 and sizes.size and sizes[0] < 0:
-            value.CopyFrom(tensor_util.make_tensor_proto([size, *sizes[1:]], sizes.dtype))
+            value.CopyFrom(tf.make_tensor_proto([size, *sizes[1:]], sizes.dtype))
 
 
 def _shape(output: Any) -> Shape | None:

@@ -188,9 +188,12 @@ def _messages() -> Mapping[str, Any]:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     found = {"Attribute": node_def_pb2.NodeDef.AttrEntry}
+    if hasattr(message_factory, "GetMessageClass"):
+        class_of = message_factory.GetMessageClass
+    else:  # protobuf before 4.22
+        class_of = message_factory.MessageFactory(pool).GetPrototype
     for message in file.message_type:
-        descriptor = pool.FindMessageTypeByName(message.name)
-        found[message.name] = message_factory.GetMessageClass(descriptor)
+        found[message.name] = class_of(pool.FindMessageTypeByName(message.name))
     return found
 
 

@@ -24,6 +24,8 @@ for row in internals.rows():
         NAMES += [(home, name, row) for name in row.names.split()]
 #: of libraries, what no interface promises; TensorFlow promises the formats of its messages
 INSIDE = ("tensorflow.python.", "keras.src.", "tf_keras.src.")
+#: private names of Python's own
+OF_PYTHON = {"_fields", "_value_", "_initializing"}
 
 
 def is_there(home: str, name: str) -> bool:
@@ -154,6 +156,35 @@ def test_every_name_inside_of_a_library_that_a_room_reads_has_a_row():
         read.update(inner_names(ast.parse(path.read_text(encoding="utf-8"))))
     assert len(read) > 30
     assert read - listed == set()
+
+
+def private_attributes(trees):
+    """The private attributes that code reads by name and that amp_tf does not define itself."""
+    own = set()
+    read = set()
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                own.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                own.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                is_self = getattr(node.value, "id", "") == "self"
+                is_set = is_self and isinstance(node.ctx, ast.Store)
+                (own if is_set else read).add(node.attr)
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr"):
+                read.update(part.value for part in node.args if isinstance(part, ast.Constant))
+    for name in sorted(map(str, read - own)):
+        if name.startswith("_") and not name.endswith("__") and not name.startswith("_amp_tf_"):
+            yield name
+
+
+def test_every_private_attribute_that_a_room_reads_has_a_row():
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in ROOT.rglob("*.py")]
+    private = {*private_attributes(trees)}
+    listed = {part for _, name, _ in NAMES for part in name.split(".")}
+    assert len(private) > 20
+    assert private - listed - OF_PYTHON == set()
 
 
 def test_every_row_is_complete():
