@@ -78,7 +78,9 @@ def run_tests(file: str, limit: float, folder: str, options: dict[str, Any]) -> 
         arguments = ["-q", "--assert=plain", "-c", os.devnull, "-p", "no:cacheprovider"]
         arguments += ["--rootdir", site, f"{site}/{file}"]
         recorder = plugin.Recorder(lines, tolerance, options["flags"])
-        pytest.main(arguments, [recorder])
+        status = pytest.main(arguments, [recorder])
+        if status in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
+            sys.exit(status)  # such as a conftest that cannot be imported
 
 
 def find_helpers(site: str) -> None:
