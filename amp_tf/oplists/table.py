@@ -204,6 +204,8 @@ TENSOR_LIST_MAKERS = Trait("EmptyTensorList TensorListReserve")
 TENSOR_LIST_ELEMENTS = {"TensorListGetItem": 0, "TensorListPopBack": 1}
 #: Ops that add one element to a list, with the number of the input that holds it.
 TENSOR_LIST_PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}
+#: Ops that ask for the shape of what they read, and for no value.
+SHAPES = Trait("Rank Shape ShapeN")
 #: Ops with which loops and branches store values for their gradients.
 KEEPING = Trait("OptionalFromValue", TENSOR_LIST_WRITERS)
 #: Ops behind which a TensorList may have readers or writers outside the graph.

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.datatypes import Indices, Node, Unit
 from amp_tf.graph.view import GraphView, compact
 from amp_tf.oplists.table import PRODUCTS
@@ -25,6 +26,8 @@ AS_TENSOR_CORES = (
     "computed in float32, with operands and result rounded to 16 bit, as tensor cores do"
 )
 
+#: The reasons of what may be too large or too small for 16 bit.
+_OF_RANGE = (Code.AFTER_DENY, Code.LEAVES_RANGE, Code.BEYOND_RANGE, Code.INACCURATE)
 
 _MARKS = [field.name for field in dataclasses.fields(Marks)]
 
@@ -88,6 +91,21 @@ class Painting:
             may[self.view.units(node)] = False
         may[self.converted] = False
         return may
+
+    def may_round_inputs(self) -> UnitMask:
+        """Returns the units that compute in float32 although the lists may convert them, and no
+        rule keeps them so.
+        """
+        marks = self._marks
+        return marks.on_infer & marks.convertible & ~(marks.allow | marks.deny)
+
+    def may_be_stored(self) -> UnitMask:
+        """Returns the units whose float32 results 16 bit can hold: of ops on the infer list, but
+        for what a rule keeps because of its range, and of arguments.
+        """
+        marks = self._marks
+        computed = marks.on_infer & marks.type_allowed & ~np.isin(marks.code, _OF_RANGE)
+        return computed | units_of(self.view, self.view.mask_with((ARG_OP,)))
 
     def also(self, units: Sequence[Unit], code: Code) -> Painting:
         """Returns the painting with more converted units."""

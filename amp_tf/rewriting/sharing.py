@@ -27,12 +27,16 @@ and a second rewrite finds nothing to do.
 
 *Functions share TensorLists*, as a loop and the loop of its gradient do. Each function is painted
 by itself, and a list that leaves it stays in float32 there. The list may still be 16 bit where that
-changes no value. If all values read from it are used in 16 bit (such as the weights and states that
-the products of a recurrent layer's gradient read), they may be rounded before they are stored. If
-all values written to it are 16 bit, nothing is lost. A value that goes from one list into another
-counts as rounded if the other list is 16 bit. A list stays in float32 if the user keeps it so in
-one of the functions, or if not all of its users are known: the caller of the root function has it,
-or an op other than a call, a branch or a loop passes it on.
+changes no value: if everything read from it is used in 16 bit alone, but for its shape (the weights
+and states that the products of a recurrent layer's gradient read), it may be rounded before it is
+stored; if everything written to it is 16 bit, nothing is lost. It may be 16 bit, too, where that
+rounds a value once for all who read it: what reads it could be 16 bit but is near no product, and
+no rule of accuracy keeps it in float32. So the cell state of an LSTM runs in float32 and is stored
+in 16 bit for its gradient; the forget gate, by which the gradient is multiplied in each step, is
+not. A value that goes from one list into another counts as rounded by the other. A list stays in
+float32 if one of the functions keeps it so by the user's wish, or if not all of its users are
+known: the caller of the root function has it, or an op passes it on in another way than calls,
+branches and loops do.
 """
 
 from __future__ import annotations
@@ -51,6 +55,7 @@ from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.templates import called
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
+from amp_tf.painting.masks import units_of
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.tensor_lists import handles_lists, list_units
 from amp_tf.rewriting.form import Form, NewNodes
@@ -138,6 +143,9 @@ def find_narrow_units(paintings: Mapping[str, Painting], root: str) -> dict[str,
     count = 0
     is_f16 = []
     may_be_f16 = []
+    may_be_stored = []
+    may_round = []
+    asks_shape = []
     sources = []
     readers = []
     for name, painting in paintings.items():
@@ -145,6 +153,9 @@ def find_narrow_units(paintings: Mapping[str, Painting], root: str) -> dict[str,
         bodies[name] = _Body(view, count)
         is_f16.append(painting.is_f16())
         may_be_f16.append(painting.may_be_f16())
+        may_be_stored.append(painting.may_be_stored())
+        may_round.append(painting.may_round_inputs())
+        asks_shape.append(units_of(view, view.mask_with(table.SHAPES)))
         sources.append(view.edges.src_unit + count)
         readers.append(view.edges.dst_unit + count)
         count += view.unit_count
@@ -158,9 +169,15 @@ def find_narrow_units(paintings: Mapping[str, Painting], root: str) -> dict[str,
     # Float32 values are written to a list, or its values are read in float32.
     is_wide = ~np.concatenate(is_f16)
     written = (goes_to != _NO_LIST) & is_wide[source]
-    read = (came_from != _NO_LIST) & is_wide[reader]
+    read = (came_from != _NO_LIST) & is_wide[reader] & ~np.concatenate(asks_shape)[reader]
     exact = _largest(candidates, goes_to[written], came_from[written])
     narrow = exact | _largest(candidates, came_from[read], goes_to[read], exact)
+    # Values that 16 bit can hold are read by what may round them.
+    kept = written & ((came_from != _NO_LIST) | ~np.concatenate(may_be_stored)[source])
+    needed = read & ~np.concatenate(may_round)[reader]
+    lists = np.concatenate([goes_to[kept], came_from[needed]])
+    ends = np.concatenate([came_from[kept], goes_to[needed]])
+    narrow |= _largest(candidates, lists, ends, narrow)
     is_narrow = np.append(narrow, False)[list_of]  # the last is for units of no list
     found = {}
     for name, body in bodies.items():

@@ -243,6 +243,15 @@ def test_what_products_alone_read_is_rounded_before_it_is_kept():
     assert main.report.why_nothing is None
 
 
+def test_whoever_asks_for_a_shape_reads_no_value():
+    """The gradient of a convolution does."""
+    use = READ_BY_PRODUCT.format(value="popped:tensor:0").replace(
+        "      product", "      sides = Shape(popped:tensor:0) T=float32\n      product"
+    )
+    texts = MAIN, KEEP.format(value="x"), use
+    assert types_of_lists(*texts) == everywhere("bfloat16")
+
+
 @pytest.mark.parametrize("op", ["Sin", "Exp"])
 def test_what_others_read_too_stays(op):
     use = USE.format(value="popped:tensor:0", op=op)
@@ -254,6 +263,25 @@ def test_what_was_rounded_before_is_kept_as_it_is_whoever_reads_it():
     assert types_of_lists(MAIN, KEEP.format(value="product:product:0"), use) == everywhere(
         "bfloat16"
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "op", "kind"),
+    [
+        ("x", "Mul", "bfloat16"),
+        ("root:y:0", "Mul", "bfloat16"),
+        ("large:y:0", "Mul", "float32"),  # 16 bit may not hold it
+        ("x", "Sub", "float32"),  # a difference would show the rounding
+    ],
+)
+def test_what_float32_arithmetic_reads_for_a_product_is_rounded_once(value, op, kind):
+    keep = KEEP.format(value=value).replace(
+        "      pushed", "      root = Sqrt(x)\n      large = Exp(x)\n      pushed"
+    )
+    use = USE.format(value="read:z:0", op="Sin")
+    use = use.replace("wave = Sin(popped:tensor:0)", f"read = {op}(popped:tensor:0, w)")
+    use = use.replace("      other = Sin(popped:tensor:0)\n", "")
+    assert types_of_lists(MAIN, keep, use) == everywhere(kind)
 
 
 def test_a_list_that_is_read_into_another_is_rounded_by_it():

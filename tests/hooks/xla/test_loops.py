@@ -15,6 +15,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.hooks import xla
 from amp_tf.hooks.xla import called_by
 from amp_tf.oplists.table import DENY, FLOAT32_ONLY_IN_XLA, ROWS
+from amp_tf.painting.outcome import Painting
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting import pipeline
 from amp_tf.rewriting.pipeline import RewriteResult, name_clones
@@ -139,22 +140,30 @@ def test_call_chains_longer_than_pythons_stack_are_converted():
         called = clone.signature.name
 
 
+def recurrent_gradients(layer):
+    """A function that gives the gradients of two recurrent layers."""
+
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((5, 8))
+    make = getattr(keras.layers, layer)
+    model = keras.Model(inputs, make(16)(make(16, return_sequences=True)(inputs)))
+
+    def gradients(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x, training=True) ** 2)
+        return tape.gradient(loss, [weight.value for weight in model.trainable_variables])
+
+    return gradients
+
+
 @pytest.mark.parametrize(
     ("layer", "precision", "name"), [("LSTM", "bfloat16", "bf16"), ("GRU", "float16", "f16")]
 )
 def test_what_a_recurrent_layer_keeps_for_products_is_16_bit_and_no_number_changes(
     layer, precision, name, monkeypatch
 ):
-    keras.utils.set_random_seed(1)
-    inputs = keras.Input((5, 8))
-    make = getattr(keras.layers, layer)
-    model = keras.Model(inputs, make(16)(make(16, return_sequences=True)(inputs)))
     x = tensor(3, 4, 5, 8)
-
-    def gradients(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model(x, training=True) ** 2)
-        return tape.gradient(loss, [weight.value for weight in model.trainable_variables])
+    gradients = recurrent_gradients(layer)
 
     def stacks(function):
         """The types of what is kept of the recurrent weights, for each of the 5 turns."""
@@ -162,6 +171,10 @@ def test_what_a_recurrent_layer_keeps_for_products_is_16_bit_and_no_number_chang
         return set(re.findall(r"tensor<5x16x\d+x(\w+)>", text))
 
     install(xla, AmpConfig(precision=precision))
+    # Lists that float32 arithmetic reads stay in float32 here: to round them changes numbers.
+    monkeypatch.setattr(
+        Painting, "may_round_inputs", lambda painting: np.zeros(painting.view.unit_count, np.bool_)
+    )
     narrow = jitted(gradients)
     found = narrow(x)
     assert stacks(narrow) == {name}
@@ -170,6 +183,32 @@ def test_what_a_recurrent_layer_keeps_for_products_is_16_bit_and_no_number_chang
     for one, other in zip(found, wide(x), strict=True):
         np.testing.assert_array_equal(one, other)
     assert stacks(wide) == {"f32"}
+
+
+def kept_in_float32():
+    """The ops whose results loops keep for their gradients in float32."""
+    kept = set()
+    for name in clones():
+        nodes = {node.name: node for node in registered(name).node_def}
+        for node in nodes.values():
+            is_pushed = node.op == "TensorListPushBack"
+            if is_pushed and node.attr["element_dtype"].type == types_pb2.DT_FLOAT:
+                maker, _, _ = node.input[1].partition(":")
+                kept.add(nodes[maker].op if maker in nodes else "argument")
+    return kept
+
+
+def test_a_cell_state_is_kept_in_16_bit_and_the_forget_gate_in_float32():
+    """The gradient of the state is multiplied by the gate in each turn."""
+    x = tensor(3, 4, 5, 8)
+    gradients = recurrent_gradients("LSTM")
+    expected = gradients(x)
+    install(xla, BFLOAT16)
+    narrow = jitted(gradients)
+    found = narrow(x)
+    assert kept_in_float32() == {"Sigmoid"}
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2**-6 * np.abs(other).max())
 
 
 def test_second_gradients_of_max_pooling_compile():
