@@ -334,9 +334,12 @@ class NewNodes:
 
 
 class Pass(NamedTuple):
-    """Changes a graph before its types are decided; returns the same form if it has nothing to do.
+    """Changes a graph before its bytes are written.
 
     Attributes:
+        name: the name by which tests leave it out.
+        is_needed: tells whether a job needs it, such as ``converts`` or ``chooses``.
+        run: returns the form after the pass; the same form if it has nothing to do.
         changes_functions: whether it runs on the bodies of functions as well.
     """
 

@@ -1,9 +1,11 @@
 """The examples in the docstrings of the rules, painted without the rule and with it.
 
 An example is a graph, one line a node; behind a node stands what it computes in, where that is 16
-bit or changes by the rule: ``f16 → float32``. Names that no line defines are placeholders of the
-type that their reader asks for, but for ``bias``, a variable. The heading names the precision, and
-settings or the row where there are several::
+bit or changes by the rule: ``f16 → float32``. A new example is written without these marks: the
+failing test prints it with them. Names that no line defines are placeholders of the type that their
+reader asks for, but for ``bias``, a variable. Attributes without a default are given, as in
+``DecodeRaw(text) out_type=float32``. The heading names the precision, and settings or the row where
+there are several::
 
     Example (float16, force_f16=^sin1$)::
 """

@@ -1,4 +1,12 @@
-"""All programs, by name."""
+"""All programs, by name: those of each module of ``programs/``.
+
+A new program is a function ``(w: Weights, x: tf.Tensor) -> Results`` in a module whose
+``programs()`` returns ``models_in(__name__)``, such as ``squares``. ``w`` makes its variables,
+``x`` has the shape (16, 32), and the results, with the scalar ``loss`` among them, are judged with
+the gradients of the loss. The function's name, with blanks, is that of the program; helpers begin
+with an underscore. What does not train on such an input is a :class:`~tests.truth.bench.Program`
+with a function of the bench, as in ``defects``. A new module needs a row of :data:`GROUPS`.
+"""
 
 from __future__ import annotations
 
