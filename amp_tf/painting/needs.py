@@ -174,15 +174,19 @@ def _compared_totals(values: ValueGraph) -> NodeMask:
     centred = mask_of((each.difference for each in values.centrings), size)
     means = mask_of((each.total for each in values.centrings), size)
     means |= values.downstream(means, through=values.moving)
-    return centred | values.upstream(centred, through=means) | _totals_apart(values)
+    return centred | values.upstream(centred, through=means) | _totals_apart(values, centred)
 
 
-def _totals_apart(values: ValueGraph) -> NodeMask:
+def _totals_apart(values: ValueGraph, centred: NodeMask) -> NodeMask:
     """Returns the sums and means whose differences are taken, as in E[x²] - E[x]², with the
     multiplications whose results they add.
 
     The factors may be 16 bit, because both sides have their rounding. A total or a square is
     rounded on one side alone, and no other rounding is there to cancel it.
+
+    Args:
+        centred: the differences between a value and its own mean, as in the gradient of a softmax;
+            they need nothing of what is multiplied.
     """
     passing = _moving_or_of(_LINEAR | table.POWERS, values)
     totals = values.of_ops(table.TOTALS | table.WINDOWED)
@@ -190,9 +194,11 @@ def _totals_apart(values: ValueGraph) -> NodeMask:
     near_inputs = np.bincount(values.readers[near[values.sources]], minlength=len(near))
     apart = values.of_ops(table.SUBTRACTING) & (near_inputs == 2)
     found = totals & values.sources_of(apart | values.upstream(apart, through=passing))
+    moments = apart & ~centred
+    moments = totals & values.sources_of(moments | values.upstream(moments, through=passing))
     # The weights of a mean are factors, too, but must add up to one.
     multiplying = _moving_or_of(table.SCALING | table.POWERS | table.SOFTMAXES, values)
-    terms = values.upstream(found, through=multiplying)
+    terms = values.upstream(moments, through=multiplying)
     multiplied = terms & ~values.moving
     return found | multiplied | values.downstream(multiplied, through=terms)
 

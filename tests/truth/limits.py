@@ -242,8 +242,8 @@ LIMITS = (
         "the quantile of 0.5 + x is that of x, and 0.5 + x is rounded, once",
     ),
     Limit(
-        r"tf\.math/(erfinv|mod|scalar_mul|softplus|squared_difference|subtract)|practice/state "
-        r"space",
+        r"tf\.math/(erfinv|mod|scalar_mul|softplus|squared_difference|subtract)"
+        r"|practice/state space|moments/sums in place of means",
         ALL,
         9.0,
         "a loss that is off by at most six roundings of one value; those of the ideal program "
