@@ -19,6 +19,45 @@ IMAGES = (2, 4, 4, 4)  # the same values as images with channels
 GROUPS = (4, 2, 16)  # and as groups of rows
 Block = tuple["Step", ...]
 
+
+def _exp_of_bounded(x):
+    bounded = tf.clip_by_value(x, -4.0, 4.0)
+    return tf.exp(bounded)
+
+
+def _log1p_of_absolute(x):
+    size = tf.abs(x)
+    return tf.math.log1p(size)
+
+
+def _log(x):
+    size = tf.abs(x)
+    return tf.math.log(size + 1e-3)
+
+
+def _sqrt(x):
+    square = tf.square(x)
+    return tf.sqrt(square + 1e-3)
+
+
+def _rsqrt(x):
+    square = tf.square(x)
+    return tf.math.rsqrt(square + 1.0)
+
+
+def _reciprocal(x):
+    square = tf.square(x)
+    return tf.math.reciprocal(1.0 + square)
+
+
+def _one_minus(x):
+    return 1.0 - x
+
+
+def _clip(x):
+    return tf.clip_by_value(x, -1.0, 1.0)
+
+
 ELEMENTWISE = {
     **{
         name: getattr(tf.math, name)
@@ -33,52 +72,140 @@ ELEMENTWISE = {
         for name in ("relu", "relu6", "elu", "selu", "silu", "gelu", "leaky_relu")
     },
     "stop_gradient": tf.stop_gradient,
-    "exp of a bounded value": lambda x: tf.exp(tf.clip_by_value(x, -4.0, 4.0)),
-    "log1p of the absolute": lambda x: tf.math.log1p(tf.abs(x)),
-    "log": lambda x: tf.math.log(tf.abs(x) + 1e-3),
-    "sqrt": lambda x: tf.sqrt(tf.square(x) + 1e-3),
-    "rsqrt": lambda x: tf.math.rsqrt(tf.square(x) + 1.0),
-    "reciprocal": lambda x: tf.math.reciprocal(1.0 + tf.square(x)),
-    "one minus": lambda x: 1.0 - x,
-    "clip": lambda x: tf.clip_by_value(x, -1.0, 1.0),
+    "exp of a bounded value": _exp_of_bounded,
+    "log1p of the absolute": _log1p_of_absolute,
+    "log": _log,
+    "sqrt": _sqrt,
+    "rsqrt": _rsqrt,
+    "reciprocal": _reciprocal,
+    "one minus": _one_minus,
+    "clip": _clip,
 }
+
+
+def _residual(x, y):
+    step = 0.1 * y
+    return x + step
+
+
+def _gate(x, y):
+    gate = tf.sigmoid(y)
+    return x * gate
+
+
+def _divide(x, y):
+    divisor = 1.0 + tf.abs(y)
+    return x / divisor
+
+
+def _mix(x, y):
+    return 0.9 * x + 0.1 * y
+
+
+def _add_n(x, y):
+    terms = [full(x), full(y), full(x)]
+    return tf.add_n(terms)
+
+
+def _select(x, y):
+    is_larger = x > y
+    return tf.where(is_larger, x, 0.5 * y)
+
+
+def _interleave(x, y):
+    pairs = tf.stack([full(x), full(y)], 1)
+    rows = tf.reshape(pairs, (2 * ROWS, WIDTH))
+    return rows[ROWS // 2 : -ROWS // 2]
+
+
+def _join(x, y):
+    even = full(x)[:, ::2]
+    odd = full(y)[:, 1::2]
+    return tf.concat([even, odd], axis=1)
+
+
 BINARY = {
     "add": tf.add,
-    "residual": lambda x, y: x + 0.1 * y,
+    "residual": _residual,
     "subtract": tf.subtract,
     "multiply": tf.multiply,
-    "gate": lambda x, y: x * tf.sigmoid(y),
-    "divide": lambda x, y: x / (1.0 + tf.abs(y)),
+    "gate": _gate,
+    "divide": _divide,
     "maximum": tf.maximum,
     "minimum": tf.minimum,
     "squared_difference": tf.math.squared_difference,
-    "mix": lambda x, y: 0.9 * x + 0.1 * y,
-    "add_n": lambda x, y: tf.add_n([full(x), full(y), full(x)]),
-    "select": lambda x, y: tf.where(x > y, x, 0.5 * y),
-    "interleave": lambda x, y: tf.reshape(tf.stack([full(x), full(y)], 1), (2 * ROWS, WIDTH))[
-        ROWS // 2 : -ROWS // 2
-    ],
-    "join": lambda x, y: tf.concat([full(x)[:, ::2], full(y)[:, 1::2]], axis=1),
+    "mix": _mix,
+    "add_n": _add_n,
+    "select": _select,
+    "interleave": _interleave,
+    "join": _join,
 }
+
+
+def _deviation(x, axis, keepdims):
+    variance = tf.math.reduce_variance(x, axis, keepdims)
+    return tf.sqrt(variance + 1e-3)
+
+
+def _norm(x, axis, keepdims):
+    squares = tf.square(x)
+    total = tf.reduce_sum(squares, axis, keepdims)
+    return tf.sqrt(total + 1e-3)
+
+
 REDUCTIONS = {
     "mean": tf.reduce_mean,
     "sum": tf.reduce_sum,
     "max": tf.reduce_max,
     "min": tf.reduce_min,
     "logsumexp": tf.reduce_logsumexp,
-    "std": lambda x, axis, keepdims: tf.sqrt(tf.math.reduce_variance(x, axis, keepdims) + 1e-3),
-    "norm": lambda x, axis, keepdims: tf.sqrt(tf.reduce_sum(tf.square(x), axis, keepdims) + 1e-3),
+    "std": _deviation,
+    "norm": _norm,
 }
+
+
+def _turn(x):
+    matrices = tf.reshape(x, (ROWS, 4, 4))
+    turned = tf.transpose(matrices, (0, 2, 1))
+    return tf.reshape(turned, (ROWS, WIDTH))
+
+
+def _flip(x):
+    return tf.reverse(x, [0])
+
+
+def _shift(x):
+    rest = x[:, 1:]
+    return tf.pad(rest, [[0, 0], [0, 1]])
+
+
+def _gather(x):
+    return tf.gather(x, [3, 3, 0, 1, 7, 2, 5, 4])
+
+
+def _split(x):
+    halves = tf.split(x, 2, axis=1)
+    return tf.concat(halves[::-1], axis=1)
+
+
+def _pool(x):
+    pooled = tf.nn.avg_pool2d(images(x), 3, 1, "SAME")
+    return flat(pooled)
+
+
+def _max_pool(x):
+    pooled = tf.nn.max_pool2d(images(x), 2, 1, "SAME")
+    return flat(pooled)
+
+
 MOVES = {
-    "turn": lambda x: tf.reshape(
-        tf.transpose(tf.reshape(x, (ROWS, 4, 4)), (0, 2, 1)), (ROWS, WIDTH)
-    ),
-    "flip": lambda x: tf.reverse(x, [0]),
-    "shift": lambda x: tf.pad(x[:, 1:], [[0, 0], [0, 1]]),
-    "gather": lambda x: tf.gather(x, [3, 3, 0, 1, 7, 2, 5, 4]),
-    "split": lambda x: tf.concat(tf.split(x, 2, axis=1)[::-1], axis=1),
-    "pool": lambda x: flat(tf.nn.avg_pool2d(images(x), 3, 1, "SAME")),
-    "max pool": lambda x: flat(tf.nn.max_pool2d(images(x), 2, 1, "SAME")),
+    "turn": _turn,
+    "flip": _flip,
+    "shift": _shift,
+    "gather": _gather,
+    "split": _split,
+    "pool": _pool,
+    "max pool": _max_pool,
 }
 
 
@@ -88,49 +215,108 @@ def _layer_norm(x):
 
 
 def _batch_norm(x):
-    return flat(tf.compat.v1.nn.fused_batch_norm(images(x), [1.5] * 4, [0.1] * 4, epsilon=1e-3)[0])
+    scale = [1.5] * 4
+    offset = [0.1] * 4
+    normed, *_ = tf.compat.v1.nn.fused_batch_norm(images(x), scale, offset, epsilon=1e-3)
+    return flat(normed)
+
+
+def _l2_normalize(x):
+    return tf.math.l2_normalize(x, axis=1, epsilon=1e-6)
+
+
+def _rms_norm(x):
+    mean_square = tf.reduce_mean(tf.square(x), axis=1, keepdims=True)
+    return x * tf.math.rsqrt(mean_square + 1e-3)
+
+
+def _center(x):
+    mean = tf.reduce_mean(x, axis=1, keepdims=True)
+    return x - mean
 
 
 NORMALIZATIONS = {
     "softmax": tf.nn.softmax,
     "log_softmax": tf.nn.log_softmax,
-    "l2_normalize": lambda x: tf.math.l2_normalize(x, axis=1, epsilon=1e-6),
+    "l2_normalize": _l2_normalize,
     "layer norm": _layer_norm,
     "batch norm": _batch_norm,
-    "rms norm": lambda x: (
-        x * tf.math.rsqrt(tf.reduce_mean(tf.square(x), axis=1, keepdims=True) + 1e-3)
-    ),
-    "center": lambda x: x - tf.reduce_mean(x, axis=1, keepdims=True),
+    "rms norm": _rms_norm,
+    "center": _center,
 }
+
+
+def _product_of_rows(x, y):
+    product = tf.matmul(x, y, transpose_b=True)
+    return tf.concat([product] * 2, axis=1)
+
+
+def _product_of_batches(x, y):
+    left = tf.reshape(x, (ROWS, 4, 4))
+    right = tf.reshape(y, (ROWS, 4, 4))
+    product = tf.matmul(left, right)
+    return tf.reshape(product, (ROWS, WIDTH))
+
+
+def _product_by_einsum(x, y):
+    left = tf.reshape(x, (ROWS, 4, 4))
+    right = tf.reshape(y, (ROWS, 4, 4))
+    product = tf.einsum("bij,bkj->bik", left, right)
+    return tf.reshape(product, (ROWS, WIDTH))
+
+
+def _attention(x, y):
+    scores = 0.25 * tf.matmul(x, y, transpose_b=True)
+    weights = tf.nn.softmax(scores)
+    return tf.matmul(weights, y)
+
+
 PRODUCTS = {
-    "rows": lambda x, y: tf.concat([tf.matmul(x, y, transpose_b=True)] * 2, axis=1),
-    "batch": lambda x, y: tf.reshape(
-        tf.matmul(tf.reshape(x, (ROWS, 4, 4)), tf.reshape(y, (ROWS, 4, 4))), (ROWS, WIDTH)
-    ),
-    "einsum": lambda x, y: tf.reshape(
-        tf.einsum("bij,bkj->bik", tf.reshape(x, (ROWS, 4, 4)), tf.reshape(y, (ROWS, 4, 4))),
-        (ROWS, WIDTH),
-    ),
-    "attention": lambda x, y: tf.matmul(tf.nn.softmax(0.25 * tf.matmul(x, y, transpose_b=True)), y),
+    "rows": _product_of_rows,
+    "batch": _product_of_batches,
+    "einsum": _product_by_einsum,
+    "attention": _attention,
 }
+
+
+def _dense(x, w):
+    return tf.matmul(x, w)
+
+
+def _transposed(x, w):
+    return tf.matmul(x, w, transpose_b=True)
+
+
+def _dense_by_einsum(x, w):
+    groups = tf.reshape(x, GROUPS)
+    product = tf.einsum("abc,cd->abd", groups, w)
+    return tf.reshape(product, (ROWS, WIDTH))
+
+
+def _convolution(x, w):
+    filtered = tf.nn.conv2d(images(x), w, 1, "SAME")
+    return flat(filtered)
+
+
+def _depthwise(x, w):
+    filtered = tf.nn.depthwise_conv2d(images(x), w, (1, 1, 1, 1), "SAME")
+    return flat(filtered)
+
+
 WEIGHTED = {  # what a weight is multiplied with, and the weight's shape
-    "dense": (lambda x, w: tf.matmul(x, w), (WIDTH, WIDTH)),
-    "transposed": (lambda x, w: tf.matmul(x, w, transpose_b=True), (WIDTH, WIDTH)),
-    "einsum": (
-        lambda x, w: tf.reshape(tf.einsum("abc,cd->abd", tf.reshape(x, GROUPS), w), (ROWS, WIDTH)),
-        (WIDTH, WIDTH),
-    ),
-    "convolution": (lambda x, w: flat(tf.nn.conv2d(images(x), w, 1, "SAME")), (3, 3, 4, 4)),
-    "depthwise": (
-        lambda x, w: flat(tf.nn.depthwise_conv2d(images(x), w, (1, 1, 1, 1), "SAME")),
-        (3, 3, 4, 1),
-    ),
+    "dense": (_dense, (WIDTH, WIDTH)),
+    "transposed": (_transposed, (WIDTH, WIDTH)),
+    "einsum": (_dense_by_einsum, (WIDTH, WIDTH)),
+    "convolution": (_convolution, (3, 3, 4, 4)),
+    "depthwise": (_depthwise, (3, 3, 4, 1)),
 }
 
 
 def full(x):
     """A value of the whole shape."""
-    return x if x.shape == (ROWS, WIDTH) else tf.broadcast_to(x, (ROWS, WIDTH))
+    if x.shape == (ROWS, WIDTH):
+        return x
+    return tf.broadcast_to(x, (ROWS, WIDTH))
 
 
 def images(x):
@@ -178,7 +364,8 @@ def run_block(block, values, place):
     values = list(values)
     for index, step in enumerate(block):
         inner = dataclasses.replace(place, path=f"{place.path}/{index}")
-        values.append(step.run([values[number] for number in step.of], inner))
+        args = [values[number] for number in step.of]
+        values.append(step.run(args, inner))
     return full(values[-1])
 
 
@@ -192,11 +379,16 @@ class Weighted(Step):
     def run(self, args, place):
         multiply, _ = WEIGHTED[self.kind]
         result = multiply(full(args[0]), place.weights[f"{place.path}/0"])
-        return tf.nn.bias_add(result, place.weights[f"{place.path}/1"]) if self.has_bias else result
+        if not self.has_bias:
+            return result
+        bias = place.weights[f"{place.path}/1"]
+        return tf.nn.bias_add(result, bias)
 
     def shapes(self):
-        shape = WEIGHTED[self.kind][1]
-        return (shape, (WIDTH,)) if self.has_bias else (shape,)
+        _, shape = WEIGHTED[self.kind]
+        if self.has_bias:
+            return (shape, (WIDTH,))
+        return (shape,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,7 +400,10 @@ class _OfTable(Step):
     broadcasts: ClassVar[bool] = False
 
     def run(self, args, place):
-        return self.table[self.kind](*(args if self.broadcasts else map(full, args)))
+        function = self.table[self.kind]
+        if self.broadcasts:
+            return function(*args)
+        return function(*map(full, args))
 
 
 class Product(_OfTable):
@@ -242,7 +437,9 @@ class Affine(Step):
 
     def run(self, args, place):
         scaled = args[0] * self.factor
-        return scaled + self.term if self.term else scaled
+        if not self.term:
+            return scaled
+        return scaled + self.term
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,7 +448,8 @@ class Reduce(Step):
     axis: int
 
     def run(self, args, place):
-        return REDUCTIONS[self.kind](full(args[0]), axis=self.axis, keepdims=True)
+        reduction = REDUCTIONS[self.kind]
+        return reduction(full(args[0]), axis=self.axis, keepdims=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,9 +466,14 @@ class Loop(Step):
     def run(self, args, place):
         def body(turn, state):
             new = run_block(self.body, (state, args[-1]), place)
-            return turn + 1, state + self.rate * new if self.rate else new
+            following = turn + 1
+            if not self.rate:
+                return following, new
+            return following, state + self.rate * new
 
-        return tf.while_loop(lambda turn, _: turn < self.turns, body, (0, full(args[0])))[1]
+        start = full(args[0])
+        _, state = tf.while_loop(lambda turn, _: turn < self.turns, body, (0, start))
+        return state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,12 +486,14 @@ class Branch(Step):
 
     def run(self, args, place):
         def branch(name, block):
-            return lambda: run_block(
-                block, args, dataclasses.replace(place, path=f"{place.path}/{name}")
-            )
+            inner = dataclasses.replace(place, path=f"{place.path}/{name}")
+            return lambda: run_block(block, args, inner)
 
-        is_above = tf.reduce_mean(tf.stop_gradient(args[0])) > self.bound
-        return tf.cond(is_above, branch("first", self.first), branch("second", self.second))
+        mean = tf.reduce_mean(tf.stop_gradient(args[0]))
+        is_above = mean > self.bound
+        first = branch("first", self.first)
+        second = branch("second", self.second)
+        return tf.cond(is_above, first, second)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -302,14 +507,17 @@ class Store(Step):
     def run(self, args, place):
         variable = place.weights[f"{place.path}/0"]
         mean = tf.reduce_mean(full(args[0]), axis=0)
-        update = {
-            "assign": lambda: variable.assign(mean),
-            "add": lambda: variable.assign_add(0.01 * mean),
-            "average": lambda: variable.assign(0.99 * variable + 0.01 * mean),
-        }[self.how]()
+        if self.how == "assign":
+            update = variable.assign(mean)
+        elif self.how == "add":
+            update = variable.assign_add(0.01 * mean)
+        else:
+            average = 0.99 * variable + 0.01 * mean
+            update = variable.assign(average)
         with tf.control_dependencies([update]):
-            place.notes[f"state {place.path}"] = variable.read_value()
-        return args[0] + place.notes[f"state {place.path}"]
+            state = variable.read_value()
+        place.notes[f"state {place.path}"] = state
+        return args[0] + state
 
     def shapes(self):
         return ((WIDTH,),)
