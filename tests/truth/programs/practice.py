@@ -33,24 +33,25 @@ class Weights:
 
     def bias(self, name, size, start=0.0):
         if name not in self.variables:
-            self.variables[name] = tf.Variable(
-                self._bench.normal(size, scale=0.1) + start, name=name
-            )
+            values = self._bench.normal(size, scale=0.1) + start
+            self.variables[name] = tf.Variable(values, name=name)
         return self.variables[name]
 
     def dense(self, x, size, name):
         """A product and a bias, over the last axis."""
-        result = tf.tensordot(x, self(f"{name}/kernel", x.shape[-1], size), 1)
-        return result + self.bias(f"{name}/bias", size)
+        kernel = self(f"{name}/kernel", x.shape[-1], size)
+        product = tf.tensordot(x, kernel, 1)
+        return product + self.bias(f"{name}/bias", size)
 
     def convolution(self, x, channels, name, size=3):
-        return tf.nn.conv2d(x, self(f"{name}/filter", size, size, x.shape[-1], channels), 1, "SAME")
+        filters = self(f"{name}/filter", size, size, x.shape[-1], channels)
+        return tf.nn.conv2d(x, filters, 1, "SAME")
 
     def perceptron(self, x, size, name, activation=tf.nn.gelu):
         """Two dense layers."""
-        return self.dense(
-            activation(self.dense(x, 2 * x.shape[-1], f"{name}/in")), size, f"{name}/out"
-        )
+        width = 2 * x.shape[-1]
+        hidden = activation(self.dense(x, width, f"{name}/in"))
+        return self.dense(hidden, size, f"{name}/out")
 
 
 def programs():
@@ -72,17 +73,21 @@ def models_in(module):
 def _train(model, bench):
     """Trains a model once: its results, its loss, and the gradients are outputs."""
     weights = Weights(bench)
-    model(weights, tf.constant(bench.normal(_ROWS, _WIDTH)))
+    example = tf.constant(bench.normal(_ROWS, _WIDTH))
+    model(weights, example)
 
     @bench.function
     def step(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
             results = model(weights, x)
-        return results, tape.gradient(results["loss"], {**weights.variables, "x": x})
+        sources = {**weights.variables, "x": x}
+        gradients = tape.gradient(results["loss"], sources)
+        return results, gradients
 
     for _ in range(_DRAWS):
-        results, gradients = step(tf.constant(bench.normal(_ROWS, _WIDTH)))
+        x = tf.constant(bench.normal(_ROWS, _WIDTH))
+        results, gradients = step(x)
         for name, value in results.items():
             bench.note("1", name, value)
         bench.note_gradients("1", gradients)
@@ -98,38 +103,45 @@ def _classes(x, count):
 def lovasz_hinge(w, x):
     """Errors in order, by the growth of the Jaccard index."""
     logits = tf.reshape(w.perceptron(x, 4, "net"), [-1])
-    labels = tf.cast(tf.range(logits.shape[0]) % 3 == 0, tf.float32)
-    errors, order = tf.math.top_k(1.0 - logits * (2.0 * labels - 1.0), logits.shape[0])
+    count = logits.shape[0]
+    is_positive = tf.range(count) % 3 == 0
+    labels = tf.cast(is_positive, tf.float32)
+    signs = 2.0 * labels - 1.0
+    errors, order = tf.math.top_k(1.0 - logits * signs, count)
     sorted_labels = tf.gather(labels, order)
     total = tf.reduce_sum(sorted_labels)
     left = total - tf.cumsum(sorted_labels)
-    jaccard = 1.0 - left / (total + tf.cumsum(1.0 - sorted_labels))
+    union = total + tf.cumsum(1.0 - sorted_labels)
+    jaccard = 1.0 - left / union
     growth = tf.concat([jaccard[:1], jaccard[1:] - jaccard[:-1]], 0)
-    return {"loss": tf.tensordot(tf.nn.relu(errors), tf.stop_gradient(growth), 1)}
+    hinges = tf.nn.relu(errors)
+    weights = tf.stop_gradient(growth)
+    return {"loss": tf.tensordot(hinges, weights, 1)}
 
 
 def arc_face(w, x):
     """A margin on the angle to the class."""
     features = tf.math.l2_normalize(w.perceptron(x, 24, "net"), 1)
-    cosines = tf.matmul(features, tf.math.l2_normalize(w("classes", 24, 10), 0))
-    angles = tf.acos(tf.clip_by_value(cosines, -1.0 + 1e-6, 1.0 - 1e-6))
+    centres = tf.math.l2_normalize(w("classes", 24, 10), 0)
+    cosines = tf.matmul(features, centres)
+    clipped = tf.clip_by_value(cosines, -1.0 + 1e-6, 1.0 - 1e-6)
+    angles = tf.acos(clipped)
     labels = tf.one_hot(_classes(x, 10), 10)
     logits = 30.0 * tf.cos(angles + 0.3 * labels)
-    return {
-        "loss": tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(labels, logits)),
-        "output": cosines,
-    }
+    losses = tf.nn.softmax_cross_entropy_with_logits(labels, logits)
+    return {"loss": tf.reduce_mean(losses), "output": cosines}
 
 
 def triplet_of_the_hardest(w, x):
     points = w.perceptron(x, 16, "net")
-    apart = tf.reduce_sum(tf.square(points[:, None] - points[None]), -1)
+    gaps = points[:, None] - points[None]
+    apart = tf.reduce_sum(tf.square(gaps), -1)
     alike = tf.equal(_classes(x, 4)[:, None], _classes(x, 4)[None])
     farthest = tf.reduce_max(tf.where(alike, apart, 0.0), 1)
     nearest = tf.reduce_min(tf.where(alike, 1e12, apart), 1)
-    return {
-        "loss": tf.reduce_mean(tf.nn.softplus(tf.sqrt(farthest + 1e-12) - tf.sqrt(nearest + 1e-12)))
-    }
+    margins = tf.sqrt(farthest + 1e-12) - tf.sqrt(nearest + 1e-12)
+    losses = tf.nn.softplus(margins)
+    return {"loss": tf.reduce_mean(losses)}
 
 
 def normalized_temperature(w, x):
@@ -139,34 +151,41 @@ def normalized_temperature(w, x):
     )
     views = tf.concat([first, second], 0)
     count = views.shape[0]
-    logits = tf.matmul(views, views, transpose_b=True) / 0.1 - 1e9 * tf.eye(count)
+    similarities = tf.matmul(views, views, transpose_b=True) / 0.1
+    logits = similarities - 1e9 * tf.eye(count)
     pairs = (tf.range(count) + count // 2) % count
-    return {
-        "loss": tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(pairs, logits)),
-        "output": views,
-    }
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(pairs, logits)
+    return {"loss": tf.reduce_mean(losses), "output": views}
 
 
 def mixture_density(w, x):
     logits, means, spreads = tf.split(w.perceptron(x, 15, "net"), 3, 1)
     target = tf.reduce_mean(x, 1, keepdims=True) * 3.0
-    each = -0.5 * tf.square((target - means) * tf.exp(-spreads)) - spreads
-    return {"loss": -tf.reduce_mean(tf.reduce_logsumexp(tf.nn.log_softmax(logits) + each, 1))}
+    standardized = (target - means) * tf.exp(-spreads)
+    each = -0.5 * tf.square(standardized) - spreads
+    joint = tf.nn.log_softmax(logits) + each
+    likelihoods = tf.reduce_logsumexp(joint, 1)
+    return {"loss": -tf.reduce_mean(likelihoods)}
 
 
 def proportional_hazards(w, x):
     """Cox: each risk against the risks of all who are still there."""
     risk = w.perceptron(x, 1, "net")[:, 0]
-    still_there = tf.math.log(tf.cumsum(tf.exp(risk), reverse=True))
+    hazards = tf.cumsum(tf.exp(risk), reverse=True)
+    still_there = tf.math.log(hazards)
     return {"loss": -tf.reduce_mean(risk - still_there)}
 
 
 def listwise_ranking(w, x):
     """ListMLE and an approximate NDCG."""
     scores = tf.reshape(w.perceptron(x, 1, "net"), [4, -1])
-    gains = tf.reshape(tf.cast(tf.range(x.shape[0]) % 4, tf.float32), [4, -1])
-    ranks = 0.5 + tf.reduce_sum(tf.sigmoid((scores[:, None] - scores[:, :, None]) / 0.1), 2)
-    ndcg = tf.reduce_mean(tf.reduce_sum((tf.pow(2.0, gains) - 1.0) / tf.math.log(1.0 + ranks), 1))
+    grades = tf.cast(tf.range(x.shape[0]) % 4, tf.float32)
+    gains = tf.reshape(grades, [4, -1])
+    gaps = scores[:, None] - scores[:, :, None]
+    is_above = tf.sigmoid(gaps / 0.1)
+    ranks = 0.5 + tf.reduce_sum(is_above, 2)
+    discounted = (tf.pow(2.0, gains) - 1.0) / tf.math.log(1.0 + ranks)
+    ndcg = tf.reduce_mean(tf.reduce_sum(discounted, 1))
     return {"loss": -ndcg, "output": ranks}
 
 
@@ -174,24 +193,25 @@ def connectionist_classes(w, x):
     """CTC over a sequence."""
     logits = tf.reshape(w.perceptron(x, 24, "net"), [8, 8, 6])
     labels = tf.constant([[1, 2, 3]] * 8)
-    return {
-        "loss": tf.reduce_mean(
-            tf.nn.ctc_loss(labels, logits, [3] * 8, [8] * 8, logits_time_major=False)
-        )
-    }
+    label_lengths = [3] * 8
+    logit_lengths = [8] * 8
+    losses = tf.nn.ctc_loss(labels, logits, label_lengths, logit_lengths, logits_time_major=False)
+    return {"loss": tf.reduce_mean(losses)}
 
 
 def gaussian_process(w, x):
     """The marginal likelihood, on learned features."""
     z = w.perceptron(x, 4, "net")
-    apart = tf.reduce_sum(tf.square(z[:, None] - z[None]), -1)
-    factor = tf.linalg.cholesky(tf.exp(-0.5 * apart) + 0.1 * tf.eye(16))
+    gaps = z[:, None] - z[None]
+    apart = tf.reduce_sum(tf.square(gaps), -1)
+    kernel = tf.exp(-0.5 * apart) + 0.1 * tf.eye(16)
+    factor = tf.linalg.cholesky(kernel)
     target = x[:, :1]
     solved = tf.linalg.triangular_solve(factor, target)
-    return {
-        "loss": 0.5 * tf.reduce_sum(tf.square(solved))
-        + tf.reduce_sum(tf.math.log(tf.linalg.diag_part(factor)))
-    }
+    explained = 0.5 * tf.reduce_sum(tf.square(solved))
+    diagonal = tf.linalg.diag_part(factor)
+    volume = tf.reduce_sum(tf.math.log(diagonal))
+    return {"loss": explained + volume}
 
 
 # Models: blocks of networks, and what is computed with them.
@@ -208,8 +228,10 @@ def _heads(w, x, name):
 
 
 def _attended(w, scores, values):
-    result = tf.transpose(tf.matmul(tf.nn.softmax(scores), values), [0, 2, 1, 3])
-    return _end(w.dense(tf.reshape(result, [16, 64]), 8, "out"))
+    weights = tf.nn.softmax(scores)
+    result = tf.transpose(tf.matmul(weights, values), [0, 2, 1, 3])
+    words = tf.reshape(result, [16, 64])
+    return _end(w.dense(words, 8, "out"))
 
 
 def switch_routing(w, x):
@@ -218,59 +240,74 @@ def switch_routing(w, x):
     best = tf.one_hot(tf.argmax(gates, 1), 4)
     places = tf.cumsum(best, exclusive=True) * best
     best *= tf.cast(places < 6.0, tf.float32)
-    slots = best[:, :, None] * tf.one_hot(tf.cast(tf.reduce_sum(places, 1), tf.int32), 6)[:, None]
+    chosen = best[:, :, None]
+    numbers = tf.cast(tf.reduce_sum(places, 1), tf.int32)
+    slots = chosen * tf.one_hot(numbers, 6)[:, None]
     inputs = tf.einsum("bes,bd->esd", slots, x)
-    outputs = tf.matmul(tf.nn.relu(tf.matmul(inputs, w("in", 4, 32, 32))), w("out", 4, 32, 8))
-    return _end(
-        tf.einsum("bes,esd->bd", slots * tf.reduce_sum(gates * best, 1)[:, None, None], outputs)
-    )
+    hidden = tf.nn.relu(tf.matmul(inputs, w("in", 4, 32, 32)))
+    outputs = tf.matmul(hidden, w("out", 4, 32, 8))
+    chances = tf.reduce_sum(gates * best, 1)
+    combined = slots * chances[:, None, None]
+    return _end(tf.einsum("bes,esd->bd", combined, outputs))
 
 
 def causal_rotary_attention(w, x):
-    angles = tf.range(8.0)[:, None] * 100.0 * tf.pow(10000.0, -tf.range(4.0) / 4.0)[None]
+    places = tf.range(8.0)[:, None] * 100.0
+    rates = tf.pow(10000.0, -tf.range(4.0) / 4.0)
+    angles = places * rates[None]
 
     def turned(words):
         a, b = tf.split(words, 2, -1)
-        return tf.concat(
-            [a * tf.cos(angles) - b * tf.sin(angles), a * tf.sin(angles) + b * tf.cos(angles)], -1
-        )
+        real = a * tf.cos(angles) - b * tf.sin(angles)
+        imaginary = a * tf.sin(angles) + b * tf.cos(angles)
+        return tf.concat([real, imaginary], -1)
 
     queries = turned(_heads(w, x, "q"))
     keys = turned(_heads(w, x, "k"))
     mask = tf.linalg.band_part(tf.ones([8, 8]), -1, 0)
     scores = tf.matmul(queries, keys, transpose_b=True) / math.sqrt(8.0)
-    return _attended(w, tf.where(mask > 0, scores, float("-inf")), _heads(w, x, "v"))
+    masked = tf.where(mask > 0, scores, float("-inf"))
+    return _attended(w, masked, _heads(w, x, "v"))
 
 
 def gated_transformer_block(w, x):
     """Root mean square norms, queries and keys normalized, a gated perceptron, scaled residuals."""
 
     def normed(y, name):
-        size = tf.math.rsqrt(tf.reduce_mean(tf.square(y), -1, keepdims=True) + 1e-6)
+        squares = tf.reduce_mean(tf.square(y), -1, keepdims=True)
+        size = tf.math.rsqrt(squares + 1e-6)
         return y * size * w.bias(name, y.shape[-1], 1.0)
 
     y = normed(x, "norm1")
     queries, keys = (normed(_heads(w, y, name), f"norm {name}") for name in "qk")
-    scores = tf.nn.softmax(tf.matmul(queries, keys, transpose_b=True) / math.sqrt(8.0))
-    mixed = tf.transpose(tf.matmul(scores, _heads(w, y, "v")), [0, 2, 1, 3])
-    x += w.bias("scale1", 32, 0.1) * w.dense(tf.reshape(mixed, [16, 64]), 32, "proj")
+    scores = tf.matmul(queries, keys, transpose_b=True) / math.sqrt(8.0)
+    chances = tf.nn.softmax(scores)
+    mixed = tf.transpose(tf.matmul(chances, _heads(w, y, "v")), [0, 2, 1, 3])
+    scale = w.bias("scale1", 32, 0.1)
+    x += scale * w.dense(tf.reshape(mixed, [16, 64]), 32, "proj")
     y = normed(x, "norm2")
-    x += w.bias("scale2", 32, 0.1) * w.dense(
-        tf.nn.silu(w.dense(y, 64, "gate")) * w.dense(y, 64, "up"), 32, "down"
-    )
-    return _end(w.dense(normed(x, "norm3"), 8, "head"))
+    scale = w.bias("scale2", 32, 0.1)
+    gate = tf.nn.silu(w.dense(y, 64, "gate"))
+    hidden = gate * w.dense(y, 64, "up")
+    x += scale * w.dense(hidden, 32, "down")
+    y = normed(x, "norm3")
+    return _end(w.dense(y, 8, "head"))
 
 
 def state_space(w, x):
     """A diagonal recurrence with steps of its own, as in selective state spaces."""
     steps = tf.nn.softplus(w.dense(x, 8, "steps") - 3.0)
-    decay = tf.exp(-steps * tf.exp(w.bias("log a", 8)))
+    exponents = -steps * tf.exp(w.bias("log a", 8))
+    decay = tf.exp(exponents)
     state = tf.zeros([8])
     states = []
     for turn in range(16):
-        state = decay[turn] * state + steps[turn] * w.dense(x, 8, "in")[turn]
+        kept = decay[turn] * state
+        state = kept + steps[turn] * w.dense(x, 8, "in")[turn]
         states.append(state)
-    return _end(w.dense(tf.stack(states) * tf.nn.silu(w.dense(x, 8, "gate")), 4, "out"))
+    stacked = tf.stack(states)
+    gated = stacked * tf.nn.silu(w.dense(x, 8, "gate"))
+    return _end(w.dense(gated, 4, "out"))
 
 
 def ordinary_differential_equation(w, x):
@@ -283,7 +320,8 @@ def ordinary_differential_equation(w, x):
         first = slope(x)
         second = slope(x + 0.025 * first)
         third = slope(x + 0.025 * second)
-        x += 0.05 / 6.0 * (first + 2.0 * second + 2.0 * third + slope(x + 0.05 * third))
+        mixed = first + 2.0 * second + 2.0 * third + slope(x + 0.05 * third)
+        x += 0.05 / 6.0 * mixed
     return _end(x)
 
 
@@ -294,7 +332,9 @@ def physics_informed(w, x):
         outer.watch(place)
         with tf.GradientTape() as inner:
             inner.watch(place)
-            value = w.dense(tf.tanh(w.dense(tf.tanh(w.dense(place, 16, "a")), 16, "b")), 1, "c")
+            first = tf.tanh(w.dense(place, 16, "a"))
+            second = tf.tanh(w.dense(first, 16, "b"))
+            value = w.dense(second, 1, "c")
         slope = inner.gradient(value, place)
     bend = outer.gradient(slope, place)
     return {"loss": mean_square(bend + value), "output": bend}
@@ -303,39 +343,47 @@ def physics_informed(w, x):
 def denoising_diffusion(w, x):
     """A noise schedule, time as sines, the loss on the noise, and a step back."""
     times = tf.cast((tf.range(16) * 61) % 1000, tf.float32)
-    kept = tf.gather(
-        tf.math.cumprod(1.0 - tf.linspace(1e-4, 0.02, 1000)), tf.cast(times, tf.int32)
-    )[:, None]
+    schedule = tf.math.cumprod(1.0 - tf.linspace(1e-4, 0.02, 1000))
+    kept = tf.gather(schedule, tf.cast(times, tf.int32))[:, None]
     noise = tf.random.stateless_normal([16, 32], [1, 2])
     noisy = tf.sqrt(kept) * x + tf.sqrt(1.0 - kept) * noise
-    angles = times[:, None] * tf.exp(-math.log(10000.0) * tf.range(8.0) / 8.0)
-    told = w.perceptron(tf.concat([tf.sin(angles), tf.cos(angles)], 1), 32, "time", tf.nn.silu)
+    columns = times[:, None]
+    rates = tf.exp(-math.log(10000.0) * tf.range(8.0) / 8.0)
+    angles = columns * rates
+    waves = tf.concat([tf.sin(angles), tf.cos(angles)], 1)
+    told = w.perceptron(waves, 32, "time", tf.nn.silu)
     guess = w.perceptron(noisy + told, 32, "net", tf.nn.silu)
-    clean = (noisy - tf.sqrt(1.0 - kept) * guess) / tf.sqrt(kept)
-    return {
-        "loss": mean_square(guess - noise),
-        "output": tf.clip_by_value(clean, -1.0, 1.0),
-    }
+    signal = noisy - tf.sqrt(1.0 - kept) * guess
+    clean = signal / tf.sqrt(kept)
+    loss = mean_square(guess - noise)
+    return {"loss": loss, "output": tf.clip_by_value(clean, -1.0, 1.0)}
 
 
 def vector_quantization(w, x):
     """The nearest of a book of codes, with the gradient passed straight through."""
     z = w.perceptron(x, 8, "encoder")
     codes = w("codes", 32, 8)
-    apart = tf.reduce_sum(z * z, 1, keepdims=True) - 2.0 * tf.matmul(z, codes, transpose_b=True)
+    sizes = tf.reduce_sum(z * z, 1, keepdims=True)
+    apart = sizes - 2.0 * tf.matmul(z, codes, transpose_b=True)
     apart += tf.reduce_sum(codes * codes, 1)[None]
     nearest = tf.gather(codes, tf.argmin(tf.stop_gradient(apart), 1))
     losses = mean_square(nearest - tf.stop_gradient(z))
     losses += 0.25 * mean_square(tf.stop_gradient(nearest) - z)
-    results = _end(w.perceptron(z + tf.stop_gradient(nearest - z), 32, "decoder"), apart=apart)
-    return {**results, "loss": results["loss"] + losses}
+    passed = z + tf.stop_gradient(nearest - z)
+    decoded = w.perceptron(passed, 32, "decoder")
+    results = _end(decoded, apart=apart)
+    results["loss"] += losses
+    return results
 
 
 def gumbel_choice(w, x):
     chance = tf.random.stateless_uniform([16, 10], [3, 4], 1e-6, 1.0)
-    soft = tf.nn.softmax((w.perceptron(x, 10, "net") - tf.math.log(-tf.math.log(chance))) / 0.5)
+    logits = w.perceptron(x, 10, "net")
+    noisy = logits - tf.math.log(-tf.math.log(chance))
+    soft = tf.nn.softmax(noisy / 0.5)
     hard = tf.one_hot(tf.argmax(soft, 1), 10)
-    return _end(tf.matmul(soft + tf.stop_gradient(hard - soft), w("table", 10, 8)))
+    choice = soft + tf.stop_gradient(hard - soft)
+    return _end(tf.matmul(choice, w("table", 10, 8)))
 
 
 def graph_attention(w, x):
@@ -344,34 +392,37 @@ def graph_attention(w, x):
     targets = (tf.range(48) * 7 + 3) % 16
     nodes = w.dense(x, 16, "nodes")
     pairs = tf.concat([tf.gather(nodes, sources), tf.gather(nodes, targets)], 1)
-    scores = tf.nn.leaky_relu(w.dense(pairs, 1, "scores")[:, 0], 0.2)
+    logits = w.dense(pairs, 1, "scores")[:, 0]
+    scores = tf.nn.leaky_relu(logits, 0.2)
     most = tf.math.unsorted_segment_max(scores, targets, 16)
     powers = tf.exp(scores - tf.gather(most, targets))
-    weights = powers / (
-        tf.gather(tf.math.unsorted_segment_sum(powers, targets, 16), targets) + 1e-9
-    )
+    totals = tf.math.unsorted_segment_sum(powers, targets, 16)
+    weights = powers / (tf.gather(totals, targets) + 1e-9)
     messages = weights[:, None] * tf.gather(nodes, sources)
-    return _end(w.dense(tf.math.unsorted_segment_sum(messages, targets, 16), 4, "out"))
+    received = tf.math.unsorted_segment_sum(messages, targets, 16)
+    return _end(w.dense(received, 4, "out"))
 
 
 def spatial_transformer(w, x):
     """An image that is sampled where the network says, between its pixels."""
     image = tf.reshape(x, [2, 16, 16])
-    move = 0.1 * tf.tanh(w.perceptron(tf.reshape(x, [2, 256])[:, ::8], 2, "net"))
+    thinned = tf.reshape(x, [2, 256])[:, ::8]
+    move = 0.1 * tf.tanh(w.perceptron(thinned, 2, "net"))
     grid = tf.linspace(0.0, 15.0, 16)
-    down = tf.clip_by_value(grid[None, :, None] + 10.0 * move[:, :1, None], 0.0, 14.999) + tf.zeros(
-        [2, 16, 16]
-    )
-    right = tf.clip_by_value(grid[None, None] + 10.0 * move[:, 1:, None], 0.0, 14.999) + tf.zeros(
-        [2, 16, 16]
-    )
+    rows = grid[None, :, None] + 10.0 * move[:, :1, None]
+    down = tf.clip_by_value(rows, 0.0, 14.999) + tf.zeros([2, 16, 16])
+    columns = grid[None, None] + 10.0 * move[:, 1:, None]
+    right = tf.clip_by_value(columns, 0.0, 14.999) + tf.zeros([2, 16, 16])
     top = tf.floor(down)
     left = tf.floor(right)
     result = tf.zeros([2, 16, 16])
     for row in (0, 1):
         for column in (0, 1):
-            near = tf.stack([tf.cast(top, tf.int32) + row, tf.cast(left, tf.int32) + column], -1)
-            weight = (1.0 - tf.abs(down - top - row)) * (1.0 - tf.abs(right - left - column))
+            near_row = tf.cast(top, tf.int32) + row
+            near_column = tf.cast(left, tf.int32) + column
+            near = tf.stack([near_row, near_column], -1)
+            row_weight = 1.0 - tf.abs(down - top - row)
+            weight = row_weight * (1.0 - tf.abs(right - left - column))
             result += weight * tf.gather_nd(image, near, batch_dims=1)
     return _end(result)
 
@@ -380,6 +431,10 @@ def hyperbolic_embedding(w, x):
     """Distances in Poincare's ball."""
     points = 0.9 * tf.tanh(w.perceptron(x, 4, "net")) / 2.0
     squares = tf.reduce_sum(tf.square(points), 1)
-    apart = tf.reduce_sum(tf.square(points[:, None] - points[None]), -1)
-    argument = 1.0 + 2.0 * apart / ((1.0 - squares)[:, None] * (1.0 - squares)[None])
-    return {"loss": tf.reduce_mean(tf.acosh(argument + 1e-5)), "output": argument}
+    gaps = points[:, None] - points[None]
+    apart = tf.reduce_sum(tf.square(gaps), -1)
+    doubled = 2.0 * apart
+    space = (1.0 - squares)[:, None] * (1.0 - squares)[None]
+    argument = 1.0 + doubled / space
+    distances = tf.acosh(argument + 1e-5)
+    return {"loss": tf.reduce_mean(distances), "output": argument}
