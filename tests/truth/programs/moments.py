@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tests.truth.bench import mean_square
 from tests.truth.programs.practice import models_in
 
 
@@ -13,12 +14,15 @@ def programs():
 
 def _far_from_zero(w, x, size, name):
     """Returns products near 4.5, which is some ten times their deviation."""
-    return tf.matmul(0.4 * x + 1.0, tf.abs(w(name, x.shape[-1], size)))
+    shifted = 0.4 * x + 1.0
+    weights = tf.abs(w(name, x.shape[-1], size))
+    return tf.matmul(shifted, weights)
 
 
 def _ended(w, y, **more):
     output = w.dense(y, 4, "out")
-    return {"loss": tf.reduce_mean(tf.square(output - 0.3)), "output": output, **more}
+    loss = mean_square(output - 0.3)
+    return {"loss": loss, "output": output, **more}
 
 
 def batch_norm_by_hand(w, x):
@@ -26,13 +30,15 @@ def batch_norm_by_hand(w, x):
     mean = tf.reduce_mean(y, 0)
     variance = tf.reduce_mean(tf.square(y), 0) - tf.square(mean)
     normed = (y - mean) * tf.math.rsqrt(variance + 1e-3)
-    return _ended(w, normed * w.bias("gamma", 16, 1.0) + w.bias("beta", 16), variance=variance)
+    scaled = normed * w.bias("gamma", 16, 1.0)
+    return _ended(w, scaled + w.bias("beta", 16), variance=variance)
 
 
 def group_norm_of_images(w, x):
     images = tf.reshape(0.2 * x + 1.0, [8, 8, 8, 1])
     filters = tf.abs(w("filter", 3, 3, 1, 8))
-    y = tf.reshape(tf.nn.conv2d(images, filters, 1, "VALID"), [8, 36, 2, 4])
+    filtered = tf.nn.conv2d(images, filters, 1, "VALID")
+    y = tf.reshape(filtered, [8, 36, 2, 4])
     mean = tf.reduce_mean(y, [1, 3], keepdims=True)
     variance = tf.reduce_mean(y * y, [1, 3], keepdims=True) - mean * mean
     normed = (y - mean) / tf.sqrt(variance + 1e-5)
@@ -42,73 +48,96 @@ def group_norm_of_images(w, x):
 def running_second_moments(w, x):
     """The deviation by moments that move slowly, as of rewards or of returns."""
     y = _far_from_zero(w, x, 16, "net")
-    first = 0.9 * w.bias("first", 16, 4.5) + 0.1 * tf.reduce_mean(y, 0)
-    second = 0.9 * w.bias("second", 16, 22.0) + 0.1 * tf.reduce_mean(y**2, 0)
-    deviation = tf.sqrt(tf.maximum(second - first**2, 1e-2))
+    kept = 0.9 * w.bias("first", 16, 4.5)
+    first = kept + 0.1 * tf.reduce_mean(y, 0)
+    kept = 0.9 * w.bias("second", 16, 22.0)
+    second = kept + 0.1 * tf.reduce_mean(y**2, 0)
+    variance = tf.maximum(second - first**2, 1e-2)
+    deviation = tf.sqrt(variance)
     return _ended(w, (y - first) / deviation, deviation=deviation)
 
 
 def statistics_that_attention_weighs(w, x):
     """The mean and the deviation of the words of a sentence, as networks of speakers pool them."""
-    words = tf.reshape(_far_from_zero(w, x, 16, "net"), [2, 8, 16])
-    chances = tf.nn.softmax(tf.matmul(tf.tanh(words - 4.5), w("scores", 16, 16)), 1)
+    y = _far_from_zero(w, x, 16, "net")
+    words = tf.reshape(y, [2, 8, 16])
+    hidden = tf.tanh(words - 4.5)
+    scores = tf.matmul(hidden, w("scores", 16, 16))
+    chances = tf.nn.softmax(scores, 1)
     mean = tf.reduce_sum(chances * words, 1)
     square = tf.reduce_sum(chances * tf.square(words), 1)
-    deviation = tf.sqrt(tf.maximum(square - tf.square(mean), 1e-4))
-    return _ended(w, tf.concat([mean - 4.5, deviation], 1), deviation=deviation)
+    variance = tf.maximum(square - tf.square(mean), 1e-4)
+    deviation = tf.sqrt(variance)
+    pooled = tf.concat([mean - 4.5, deviation], 1)
+    return _ended(w, pooled, deviation=deviation)
 
 
 def correlation_of_two_views(w, x):
     """E[ab] - E[a] E[b], by the deviations of both."""
     a = _far_from_zero(w, x, 8, "a")
-    b = _far_from_zero(w, x + 0.5 * x[:, ::-1], 8, "b")
-    covariance = tf.reduce_mean(a * b, 0) - tf.reduce_mean(a, 0) * tf.reduce_mean(b, 0)
-    of_a = tf.reduce_mean(a * a, 0) - tf.reduce_mean(a, 0) ** 2
-    of_b = tf.reduce_mean(b * b, 0) - tf.reduce_mean(b, 0) ** 2
-    correlation = covariance * tf.math.rsqrt(of_a * of_b)
+    other_view = x + 0.5 * x[:, ::-1]
+    b = _far_from_zero(w, other_view, 8, "b")
+    mean_product = tf.reduce_mean(a * b, 0)
+    covariance = mean_product - tf.reduce_mean(a, 0) * tf.reduce_mean(b, 0)
+    mean_square_of_a = tf.reduce_mean(a * a, 0)
+    variance_of_a = mean_square_of_a - tf.reduce_mean(a, 0) ** 2
+    mean_square_of_b = tf.reduce_mean(b * b, 0)
+    variance_of_b = mean_square_of_b - tf.reduce_mean(b, 0) ** 2
+    correlation = covariance * tf.math.rsqrt(variance_of_a * variance_of_b)
     return _ended(w, correlation[None], correlation=correlation)
 
 
 def sums_in_place_of_means(w, x):
     """Pearson's correlation of two rows, by five sums."""
     a = _far_from_zero(w, x, 24, "a")
-    b = _far_from_zero(w, x + 0.5 * x[:, ::-1], 24, "b")
+    other_view = x + 0.5 * x[:, ::-1]
+    b = _far_from_zero(w, other_view, 24, "b")
     sums = [tf.reduce_sum(each, 1) for each in (a, b, a * b, a * a, b * b)]
-    above = 24.0 * sums[2] - sums[0] * sums[1]
-    below = (24.0 * sums[3] - sums[0] ** 2) * (24.0 * sums[4] - sums[1] ** 2)
-    correlation = above / tf.sqrt(below)
+    sum_a, sum_b, sum_ab, sum_aa, sum_bb = sums
+    above = 24.0 * sum_ab - sum_a * sum_b
+    spread_of_a = 24.0 * sum_aa - sum_a**2
+    spread_of_b = 24.0 * sum_bb - sum_b**2
+    correlation = above / tf.sqrt(spread_of_a * spread_of_b)
     return _ended(w, correlation[:, None], correlation=correlation)
 
 
 def contrast_of_windows(w, x):
     """The deviation of the pixels in windows, as in local normalization."""
     images = tf.reshape(0.2 * x + 1.0, [8, 8, 8, 1])
-    y = tf.nn.conv2d(images, tf.abs(w("filter", 3, 3, 1, 8)), 1, "VALID")
+    filters = tf.abs(w("filter", 3, 3, 1, 8))
+    y = tf.nn.conv2d(images, filters, 1, "VALID")
     mean = tf.nn.avg_pool2d(y, 3, 1, "VALID")
-    variance = tf.nn.avg_pool2d(tf.square(y), 3, 1, "VALID") - tf.square(mean)
+    square = tf.nn.avg_pool2d(tf.square(y), 3, 1, "VALID")
+    variance = square - tf.square(mean)
     deviation = tf.sqrt(tf.nn.relu(variance) + 1e-4)
-    normed = (y[:, 1:-1, 1:-1] - mean) / deviation
+    centred = y[:, 1:-1, 1:-1] - mean
+    normed = centred / deviation
     return _ended(w, tf.reshape(normed, [8, 128]), deviation=deviation)
 
 
 def contrast_by_a_filter(w, x):
     """The same, where each channel is filtered by itself."""
     images = tf.reshape(0.2 * x + 1.0, [8, 8, 8, 1])
-    y = tf.nn.conv2d(images, tf.abs(w("filter", 3, 3, 1, 8)), 1, "VALID")
+    filters = tf.abs(w("filter", 3, 3, 1, 8))
+    y = tf.nn.conv2d(images, filters, 1, "VALID")
     window = tf.ones([3, 3, 8, 1]) / 9.0
     mean, square = (
         tf.nn.depthwise_conv2d(each, window, [1, 1, 1, 1], "VALID") for each in (y, y * y)
     )
-    deviation = tf.sqrt(tf.nn.relu(square - mean * mean) + 1e-4)
-    return _ended(w, tf.reshape(deviation, [8, 128]), deviation=deviation)
+    variance = tf.nn.relu(square - mean * mean)
+    deviation = tf.sqrt(variance + 1e-4)
+    features = tf.reshape(deviation, [8, 128])
+    return _ended(w, features, deviation=deviation)
 
 
 def spread_of_returns(w, x):
     """The variance of a distribution over atoms, as an explorer is rewarded by it."""
-    chances = tf.nn.softmax(3.0 * w.dense(x, 21, "net"))
+    logits = 3.0 * w.dense(x, 21, "net")
+    chances = tf.nn.softmax(logits)
     atoms = tf.linspace(9.0, 11.0, 21)
     mean = tf.reduce_sum(chances * atoms, 1)
-    variance = tf.reduce_sum(chances * atoms**2, 1) - mean**2
+    square = tf.reduce_sum(chances * atoms**2, 1)
+    variance = square - mean**2
     return _ended(w, variance[:, None], variance=variance)
 
 
@@ -121,6 +150,8 @@ def third_moments(w, x):
 
 def interactions_of_factors(w, x):
     """A factorization machine: the square of a sum less the sum of squares."""
-    factors = tf.reshape(_far_from_zero(w, x, 64, "net"), [16, 8, 8])
-    pairs = tf.square(tf.reduce_sum(factors, 1)) - tf.reduce_sum(tf.square(factors), 1)
+    y = _far_from_zero(w, x, 64, "net")
+    factors = tf.reshape(y, [16, 8, 8])
+    square_of_sum = tf.square(tf.reduce_sum(factors, 1))
+    pairs = square_of_sum - tf.reduce_sum(tf.square(factors), 1)
     return _ended(w, 0.01 * pairs, pairs=pairs)
