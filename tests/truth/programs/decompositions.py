@@ -33,33 +33,42 @@ def _covariance(values):
 
 
 def _inverse_root(matrix, floor):
-    values, vectors = tf.linalg.eigh(matrix + floor * tf.eye(matrix.shape[-1]))
-    return tf.matmul(vectors * tf.math.rsqrt(values)[..., None, :], vectors, transpose_b=True)
+    regular = matrix + floor * tf.eye(matrix.shape[-1])
+    values, vectors = tf.linalg.eigh(regular)
+    scaled = vectors * tf.math.rsqrt(values)[..., None, :]
+    return tf.matmul(scaled, vectors, transpose_b=True)
 
 
 def _squared_distances(first, second):
     """By the scalar products, as libraries of kernels compute them."""
-    sizes = tf.reduce_sum(first * first, 1)[:, None] + tf.reduce_sum(second * second, 1)[None]
+    first_sizes = tf.reduce_sum(first * first, 1)[:, None]
+    sizes = first_sizes + tf.reduce_sum(second * second, 1)[None]
     return sizes - 2.0 * tf.matmul(first, second, transpose_b=True)
 
 
 def _fit(prediction, x, name="output"):
-    target = x[:, 16 : 16 + prediction.shape[-1]]
+    width = prediction.shape[-1]
+    target = x[:, 16 : 16 + width]
     return {"loss": mean_square(prediction - target), name: prediction}
 
 
 def ridge_by_cholesky(w, x):
     features = _data(x, 8)
-    gram = tf.matmul(features, features, transpose_a=True) + 0.01 * tf.eye(8)
+    products = tf.matmul(features, features, transpose_a=True)
+    gram = products + 0.01 * tf.eye(8)
     right = tf.matmul(features, x[:, 16:18], transpose_a=True)
-    solution = tf.linalg.cholesky_solve(tf.linalg.cholesky(gram), right)
+    factor = tf.linalg.cholesky(gram)
+    solution = tf.linalg.cholesky_solve(factor, right)
     return _fit(tf.matmul(features, solution), x, "untouched output")
 
 
 def normal_equations_by_solve(w, x):
-    features = tf.concat([_features(w, x, 5), tf.ones([16, 1])], 1)
-    gram = tf.einsum("bi,bj->ij", features, features) + 0.01 * tf.eye(6)
-    solution = tf.linalg.solve(gram, tf.einsum("bi,bj->ij", features, x[:, 16:19]))
+    columns = [_features(w, x, 5), tf.ones([16, 1])]
+    features = tf.concat(columns, 1)
+    products = tf.einsum("bi,bj->ij", features, features)
+    gram = products + 0.01 * tf.eye(6)
+    right = tf.einsum("bi,bj->ij", features, x[:, 16:19])
+    solution = tf.linalg.solve(gram, right)
     return _fit(tf.matmul(features, solution), x)
 
 
@@ -74,9 +83,12 @@ def least_squares_of_a_gram_matrix(w, x):
 def covariance_pooling(w, x):
     """The root of the covariance of an image's channels, by its eigenvalues."""
     channels = _data(tf.reshape(x, [2, 8, 32]), 6)
-    values, vectors = tf.linalg.eigh(_covariance(channels) + 1e-4 * tf.eye(6))
-    root = tf.matmul(vectors * tf.sqrt(values)[:, None], vectors, transpose_b=True)
-    scores = w.dense(tf.reshape(root, [2, 36]), 4, "out")
+    covariance = _covariance(channels)
+    values, vectors = tf.linalg.eigh(covariance + 1e-4 * tf.eye(6))
+    scaled = vectors * tf.sqrt(values)[:, None]
+    root = tf.matmul(scaled, vectors, transpose_b=True)
+    pooled = tf.reshape(root, [2, 36])
+    scores = w.dense(pooled, 4, "out")
     return {"loss": mean_square(scores - 0.3), "untouched output": root}
 
 
@@ -84,29 +96,36 @@ def canonical_correlation(w, x):
     """The sum of the correlations of two views, which is at most their width."""
     first = _data(x, 4)
     second = _data(x, 4, 2)
-    across = tf.matmul(
-        first - tf.reduce_mean(first, 0), second - tf.reduce_mean(second, 0), transpose_a=True
-    )
+    first_centred = first - tf.reduce_mean(first, 0)
+    second_centred = second - tf.reduce_mean(second, 0)
+    across = tf.matmul(first_centred, second_centred, transpose_a=True)
     left, right = (_inverse_root(_covariance(view), 1e-3) for view in (first, second))
-    correlations = tf.matmul(tf.matmul(left, across / 16.0), right)
-    return {"loss": -tf.reduce_sum(tf.square(correlations)), "untouched output": correlations}
+    whitened = tf.matmul(left, across / 16.0)
+    correlations = tf.matmul(whitened, right)
+    total = tf.reduce_sum(tf.square(correlations))
+    return {"loss": -total, "untouched output": correlations}
 
 
 def whitening_before_a_network(w, x):
     """ZCA of the features of a batch, and two more layers."""
     features = _features(w, x, 6)
     whitener = _inverse_root(_covariance(features), 1e-3)
-    white = tf.matmul(features - tf.reduce_mean(features, 0), whitener)
-    return {**_fit(w.perceptron(white, 4, "head"), x), "white": white}
+    centred = features - tf.reduce_mean(features, 0)
+    white = tf.matmul(centred, whitener)
+    prediction = w.perceptron(white, 4, "head")
+    return {**_fit(prediction, x), "white": white}
 
 
 def log_determinant_of_a_flow(w, x):
     """An invertible linear layer, of which two factors are trained, by their product."""
-    factor = tf.linalg.band_part(w("lower", 8, 8), -1, 0) + tf.eye(8)
-    matrix = tf.matmul(factor, factor, transpose_b=True) + 0.01 * tf.eye(8)
+    lower = tf.linalg.band_part(w("lower", 8, 8), -1, 0)
+    factor = lower + tf.eye(8)
+    product = tf.matmul(factor, factor, transpose_b=True)
+    matrix = product + 0.01 * tf.eye(8)
     _, volume = tf.linalg.slogdet(matrix)
     latent = tf.matmul(w.dense(x, 8, "net"), matrix)
-    likelihood = volume - 0.5 * tf.reduce_sum(tf.square(latent), 1)
+    energy = 0.5 * tf.reduce_sum(tf.square(latent), 1)
+    likelihood = volume - energy
     return {"loss": -tf.reduce_mean(likelihood), "metric": volume}
 
 
@@ -115,28 +134,30 @@ def gaussian_process_by_products(w, x):
     places = 2.0 * _data(x, 3)
     train = places[:12]
     test = places[12:]
-    kernel = tf.exp(-0.5 * _squared_distances(train, train)) + 0.01 * tf.eye(12)
+    similarities = tf.exp(-0.5 * _squared_distances(train, train))
+    kernel = similarities + 0.01 * tf.eye(12)
     across = tf.exp(-0.5 * _squared_distances(test, train))
     factor = tf.linalg.cholesky(kernel)
     solved = tf.linalg.cholesky_solve(factor, x[:12, 16:17])
     shared = tf.linalg.triangular_solve(factor, tf.transpose(across))
     spread = 1.01 - tf.reduce_sum(tf.square(shared), 0)
     mean = tf.matmul(across, solved)
-    return {
-        "loss": tf.reduce_mean(tf.square(mean - x[12:, 16:17]) / spread[:, None]),
-        "untouched output": mean,
-        "untouched spread": spread,
-    }
+    squares = tf.square(mean - x[12:, 16:17])
+    loss = tf.reduce_mean(squares / spread[:, None])
+    return {"loss": loss, "untouched output": mean, "untouched spread": spread}
 
 
 def marginal_likelihood(w, x):
     """A linear kernel, its log determinant and the data that it explains."""
     places = _features(w, x, 4)
-    kernel = tf.matmul(places, places, transpose_b=True) + 0.02 * tf.eye(16)
+    products = tf.matmul(places, places, transpose_b=True)
+    kernel = products + 0.02 * tf.eye(16)
     factor = tf.linalg.cholesky(kernel)
     solved = tf.linalg.triangular_solve(factor, x[:, :1])
-    volume = tf.reduce_sum(tf.math.log(tf.linalg.diag_part(factor)))
-    return {"loss": 0.5 * tf.reduce_sum(tf.square(solved)) + volume, "metric": volume}
+    diagonal = tf.linalg.diag_part(factor)
+    volume = tf.reduce_sum(tf.math.log(diagonal))
+    explained = 0.5 * tf.reduce_sum(tf.square(solved))
+    return {"loss": explained + volume, "metric": volume}
 
 
 def _filtered(state, spread, measured):
@@ -144,16 +165,21 @@ def _filtered(state, spread, measured):
     moves = tf.constant([[1.0, 0.1, 0.0], [0.0, 1.0, 0.1], [0.0, 0.0, 1.0]])
     seen = tf.constant([[1.0, 0.0, 0.0]])
     state = tf.matmul(moves, state)
-    spread = tf.matmul(tf.matmul(moves, spread), moves, transpose_b=True) + 1e-3 * tf.eye(3)
-    noise = tf.matmul(tf.matmul(seen, spread), seen, transpose_b=True) + 0.01
+    moved = tf.matmul(moves, spread)
+    spread = tf.matmul(moved, moves, transpose_b=True) + 1e-3 * tf.eye(3)
+    observed = tf.matmul(seen, spread)
+    noise = tf.matmul(observed, seen, transpose_b=True) + 0.01
     surprise = measured - tf.matmul(seen, state)
     factor = tf.linalg.cholesky(noise)
-    gain = tf.transpose(tf.linalg.cholesky_solve(factor, tf.matmul(seen, spread)))
+    observed = tf.matmul(seen, spread)
+    gain = tf.transpose(tf.linalg.cholesky_solve(factor, observed))
     solved = tf.linalg.triangular_solve(factor, surprise)
     likelihood = -0.5 * tf.reduce_sum(tf.square(solved))
-    likelihood -= tf.reduce_sum(tf.math.log(tf.linalg.diag_part(factor)))
+    diagonal = tf.linalg.diag_part(factor)
+    likelihood -= tf.reduce_sum(tf.math.log(diagonal))
     state += tf.matmul(gain, surprise)
-    spread -= tf.matmul(tf.matmul(gain, noise), gain, transpose_b=True)
+    explained = tf.matmul(gain, noise)
+    spread -= tf.matmul(explained, gain, transpose_b=True)
     return state, spread, likelihood
 
 
@@ -190,10 +216,14 @@ def levenberg_marquardt(w, x):
     guess = tf.constant([1.0, 1.0, 0.1])
     for _ in range(2):
         decay = tf.exp(-guess[1] * places)
-        missed = heights - (guess[0] * decay + guess[2])
-        slopes = tf.stack([decay, -guess[0] * places * decay, tf.ones([16])], 1)
-        normal = tf.matmul(slopes, slopes, transpose_a=True) + 0.01 * tf.eye(3)
-        step = tf.linalg.solve(normal, tf.matmul(slopes, missed[:, None], transpose_a=True))
+        curve = guess[0] * decay + guess[2]
+        missed = heights - curve
+        slope_of_rate = -guess[0] * places * decay
+        slopes = tf.stack([decay, slope_of_rate, tf.ones([16])], 1)
+        products = tf.matmul(slopes, slopes, transpose_a=True)
+        normal = products + 0.01 * tf.eye(3)
+        right = tf.matmul(slopes, missed[:, None], transpose_a=True)
+        step = tf.linalg.solve(normal, right)
         guess += step[:, 0]
     return {"loss": mean_square(missed), "output": guess}
 
@@ -205,6 +235,7 @@ def fisher_discriminant(w, x):
     second = features[8:]
     within = _covariance(first) + _covariance(second) + 1e-3 * tf.eye(5)
     apart = tf.reduce_mean(first, 0) - tf.reduce_mean(second, 0)
-    direction = tf.linalg.matvec(tf.linalg.inv(within), apart)
+    inverse = tf.linalg.inv(within)
+    direction = tf.linalg.matvec(inverse, apart)
     ratio = tf.tensordot(direction, apart, 1)
     return {"loss": -tf.math.log1p(ratio), "untouched output": direction}
