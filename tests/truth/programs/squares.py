@@ -24,11 +24,14 @@ def _distances(output, **more):
 def poincare_ball(w, x):
     """Distances of points near the border."""
     points = w.perceptron(x, 3, "net")
-    points *= 0.95 / tf.sqrt(1e-6 + _size(points))[:, None]
+    lengths = tf.sqrt(1e-6 + _size(points))
+    points *= 0.95 / lengths[:, None]
     first = points[:8]
     second = points[8:]
     space = (1.0 - _size(first)) * (1.0 - _size(second))
-    return _distances(tf.acosh(1.0 + 2.0 * _size(first - second) / space))
+    gaps = 2.0 * _size(first - second)
+    distances = tf.acosh(1.0 + gaps / space)
+    return _distances(distances)
 
 
 def hyperboloid(w, x):
@@ -38,24 +41,31 @@ def hyperboloid(w, x):
     first = points[:8]
     second = points[8:] * 0.1 + points[:8]
     other = tf.sqrt(1.0 + _size(second))
-    product = times[:8] * other - tf.reduce_sum(first * second, -1)
-    return _distances(tf.acosh(1.0 + tf.nn.relu(product - 1.0) + 1e-4))
+    in_time = times[:8] * other
+    product = in_time - tf.reduce_sum(first * second, -1)
+    excess = tf.nn.relu(product - 1.0)
+    return _distances(tf.acosh(1.0 + excess + 1e-4))
 
 
 def unit_quaternions(w, x):
     """The real part of a rotation, from the others."""
     axes = w.perceptron(x, 3, "net")
-    axes *= 0.99 / tf.sqrt(1e-6 + _size(axes))[:, None]
-    real = tf.sqrt(tf.maximum(1.0 - _size(axes), 1e-6))
-    return _distances(tf.concat([real[:, None], axes], 1))
+    lengths = tf.sqrt(1e-6 + _size(axes))
+    axes *= 0.99 / lengths[:, None]
+    square = tf.maximum(1.0 - _size(axes), 1e-6)
+    real = tf.sqrt(square)
+    quaternions = tf.concat([real[:, None], axes], 1)
+    return _distances(quaternions)
 
 
 def mahalanobis(w, x):
     """Which of two centres is nearer, and by how much."""
     points = 8.0 + w.perceptron(x, 4, "net")
     scales = tf.exp(w.bias("scales", 4))
-    near = tf.sqrt(_size((points - w.bias("near", 4)) * scales))
-    far = tf.sqrt(_size((points - w.bias("far", 4)) * scales))
+    from_near = points - w.bias("near", 4)
+    near = tf.sqrt(_size(from_near * scales))
+    from_far = points - w.bias("far", 4)
+    far = tf.sqrt(_size(from_far * scales))
     return _distances(near - far)
 
 
@@ -65,23 +75,29 @@ def cosines_by_hand(w, x):
     first = points[:8]
     second = points[8:]
     product = tf.reduce_sum(first * second, -1)
-    return _distances(1.0 - product / tf.sqrt(_size(first) * _size(second)))
+    lengths = tf.sqrt(_size(first) * _size(second))
+    return _distances(1.0 - product / lengths)
 
 
 def rays_that_meet_a_sphere(w, x):
     """Returns the points at which rays of learned directions enter it."""
     directions = w.perceptron(x, 3, "net") + tf.constant([0.0, 0.0, 6.0])
-    directions /= tf.sqrt(_size(directions))[:, None]
+    lengths = tf.sqrt(_size(directions))
+    directions /= lengths[:, None]
     origins = w.bias("eye", 3) - tf.constant([0.0, 0.0, 9.0])
     along = tf.reduce_sum(directions * origins, -1)
     inside = tf.square(along) - (_size(origins) - 16.0)
-    return _distances(-along - tf.sqrt(tf.maximum(inside, 1e-3)))
+    nearest = -along
+    half_chord = tf.sqrt(tf.maximum(inside, 1e-3))
+    return _distances(nearest - half_chord)
 
 
 def compact_kernels(w, x):
     """1 - |x|² where that is positive, a power of it as the weight of a neighbour."""
-    points = 0.57 * tf.tanh(2.0 * w.perceptron(x, 3, "net"))
-    weights = tf.square(tf.nn.relu(1.0 - _size(points)))
+    places = 2.0 * w.perceptron(x, 3, "net")
+    points = 0.57 * tf.tanh(places)
+    inside = tf.nn.relu(1.0 - _size(points))
+    weights = tf.square(inside)
     values = w.dense(x, 4, "values")
     return _distances(weights[:, None] * values * 100.0)
 
@@ -93,13 +109,17 @@ def mobius_addition(w, x):
     product = 2.0 * tf.reduce_sum(first * second, -1, keepdims=True)
     size = _size(first)[:, None]
     other = _size(second)[:, None]
-    above = (1.0 + product + other) * first + (1.0 - size) * second
-    return _distances(1.0 - _size(above / (1.0 + product + size * other)))
+    moved = (1.0 + product + other) * first
+    above = moved + (1.0 - size) * second
+    below = 1.0 + product + size * other
+    return _distances(1.0 - _size(above / below))
 
 
 def times_of_arrival(w, x):
     """A source is placed by how much later one microphone hears it than another."""
     source = 40.0 + w.perceptron(x, 3, "net")
     microphones = tf.constant([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
-    away = tf.sqrt(_size(source[:, None] - microphones))
-    return _distances(away[:, 1:] - away[:, :1])
+    gaps = source[:, None] - microphones
+    away = tf.sqrt(_size(gaps))
+    later = away[:, 1:] - away[:, :1]
+    return _distances(later)
