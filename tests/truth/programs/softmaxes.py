@@ -17,9 +17,9 @@ def programs():
 def _values(w, x, size, name, start=50.0):
     """Returns the values of a network that was trained for long: its last bias is large."""
     hidden = tf.nn.gelu(w.dense(x, 32, f"{name}/in"))
-    return 0.1 * tf.matmul(hidden, w(f"{name}/kernel", 32, size)) + w.bias(
-        f"{name}/bias", size, start
-    )
+    kernel = w(f"{name}/kernel", 32, size)
+    product = 0.1 * tf.matmul(hidden, kernel)
+    return product + w.bias(f"{name}/bias", size, start)
 
 
 def munchausen_policy(w, x):
@@ -28,13 +28,17 @@ def munchausen_policy(w, x):
     logs = 0.03 * tf.nn.log_softmax(values / 0.03)
     chances = tf.nn.softmax(values / 0.03)
     soft = tf.reduce_sum(chances * (values - logs), 1)
-    told = x[:, 0] + 0.9 * tf.clip_by_value(logs[:, 0], -1.0, 0.0) + 0.99 * soft
+    rewards = x[:, 0]
+    rewards += 0.9 * tf.clip_by_value(logs[:, 0], -1.0, 0.0)
+    told = rewards + 0.99 * soft
     missed = tf.stop_gradient(told) - values[:, 1]
-    return {"loss": mean_square(missed + 0.1 * logs[:, 2]), "logs": logs}
+    loss = mean_square(missed + 0.1 * logs[:, 2])
+    return {"loss": loss, "logs": logs}
 
 
 def boltzmann_exploration(w, x):
-    chances = tf.nn.softmax(_values(w, x, 6, "q") * 20.0)
+    values = _values(w, x, 6, "q")
+    chances = tf.nn.softmax(values * 20.0)
     embedded = tf.matmul(chances, w("actions", 6, 8))
     return {"loss": mean_square(embedded - 0.3), "output": chances}
 
@@ -44,15 +48,14 @@ def energies_with_an_offset(w, x):
     energies = _values(w, x, 8, "energy", 200.0)
     free = -tf.reduce_logsumexp(-energies, 1)
     weights = tf.exp(free[:, None] - energies)
-    return {
-        "loss": mean_square(free - 198.0) + mean_square(weights),
-        "weights": weights,
-    }
+    loss = mean_square(free - 198.0) + mean_square(weights)
+    return {"loss": loss, "weights": weights}
 
 
 def log_weights_of_particles(w, x):
     """Log likelihoods, of many observations each, become weights by a softmax."""
-    likelihoods = tf.transpose(_values(w, x, 1, "likelihood", -120.0))
+    columns = _values(w, x, 1, "likelihood", -120.0)
+    likelihoods = tf.transpose(columns)
     weights = tf.nn.softmax(likelihoods)
     mean = tf.matmul(weights, w.dense(x, 4, "particles"))
     return {"loss": mean_square(mean - 0.3), "weights": weights, "output": mean}
@@ -63,7 +66,8 @@ def attention_with_a_key_bias(w, x):
     queries, keys, values = (w.dense(x, 8, name) for name in "qkv")
     scores = tf.matmul(queries, keys, transpose_b=True) / math.sqrt(8.0)
     weights = tf.nn.softmax(scores + w.bias("keys", 16, 60.0))
-    result = w.dense(tf.matmul(weights, values), 4, "out")
+    mixed = tf.matmul(weights, values)
+    result = w.dense(mixed, 4, "out")
     return {"loss": mean_square(result - 0.3), "weights": weights}
 
 
@@ -71,27 +75,30 @@ def pooling_by_scores(w, x):
     """The scores of a sentence's words by a dense layer, whose bias no softmax sees."""
     words = tf.reshape(x, [2, 8, 32])
     scores = _values(w, words, 1, "scores", 80.0)[..., 0]
-    pooled = tf.matmul(tf.nn.softmax(scores)[:, None], words)[:, 0]
-    return {
-        "loss": mean_square(w.dense(pooled, 4, "out") - 0.3),
-        "output": pooled,
-    }
+    weights = tf.nn.softmax(scores)[:, None]
+    pooled = tf.matmul(weights, words)[:, 0]
+    result = w.dense(pooled, 4, "out")
+    return {"loss": mean_square(result - 0.3), "output": pooled}
 
 
 def distillation(w, x):
     """The log chances of a student and of a teacher, at one temperature."""
-    teacher = tf.nn.log_softmax(_values(w, x, 10, "teacher", 30.0) / 0.2)
-    student = tf.nn.log_softmax(_values(w, x, 10, "student", -30.0) / 0.2)
-    apart = tf.exp(tf.stop_gradient(teacher)) * (tf.stop_gradient(teacher) - student)
-    return {"loss": tf.reduce_mean(tf.reduce_sum(apart, 1)), "logs": student}
+    logits = _values(w, x, 10, "teacher", 30.0)
+    teacher = tf.nn.log_softmax(logits / 0.2)
+    logits = _values(w, x, 10, "student", -30.0)
+    student = tf.nn.log_softmax(logits / 0.2)
+    chances = tf.exp(tf.stop_gradient(teacher))
+    apart = chances * (tf.stop_gradient(teacher) - student)
+    divergences = tf.reduce_sum(apart, 1)
+    return {"loss": tf.reduce_mean(divergences), "logs": student}
 
 
 def routing_by_a_gate(w, x):
     """The share of each expert, where the gate's biases have drifted together."""
-    shares = tf.nn.softmax(_values(w, x, 4, "gate", 40.0) * 5.0)
+    logits = _values(w, x, 4, "gate", 40.0)
+    shares = tf.nn.softmax(logits * 5.0)
     experts = tf.einsum("bd,edf->bef", x, w("experts", 4, 32, 6))
-    mixed = tf.reduce_sum(shares[..., None] * tf.nn.relu(experts), 1)
-    return {
-        "loss": mean_square(w.dense(mixed, 4, "out") - 0.3),
-        "shares": shares,
-    }
+    weighed = shares[..., None] * tf.nn.relu(experts)
+    mixed = tf.reduce_sum(weighed, 1)
+    result = w.dense(mixed, 4, "out")
+    return {"loss": mean_square(result - 0.3), "shares": shares}
