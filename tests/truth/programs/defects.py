@@ -15,15 +15,15 @@ from tests.truth.bench import Program, mean_square
 
 def programs():
     for scale in (1e-6, 1e6):
-        yield Program(
-            f"defects/fit with loss x {scale:g}", functools.partial(_fit_with_scaled_loss, scale)
-        )
+        run = functools.partial(_fit_with_scaled_loss, scale)
+        yield Program(f"defects/fit with loss x {scale:g}", run)
     yield Program("defects/increments of 500 turns", _increments)
     yield Program("defects/mean loss of 600 batches", _mean_loss)
     for function in (tf.image.ssim, tf.image.ssim_multiscale):
         for most in (1.0, 255.0):
             name = f"defects/{function.__name__} of 0-{most:g}"
-            yield Program(name, functools.partial(_similarity, function, most))
+            run = functools.partial(_similarity, function, most)
+            yield Program(name, run)
     yield Program("defects/ssim of flat images", _flat)
     yield Program("defects/gates that have decided", _gates)
     yield Program("defects/input pipeline", _pipeline, compiled=False)
@@ -57,12 +57,10 @@ def _fit_with_scaled_loss(scale, bench):
     for variable, start in zip(model.weights, before, strict=True):
         if len(variable.shape) == 2:
             kept = variable.numpy() == start
-            bench.note(
-                "1", f"share of {variable.path} that no step moved", np.float32(kept.mean() > 0.1)
-            )
-    bench.note(
-        "1", "state reached", keras.ops.convert_to_numpy(model.evaluate(x, y, verbose=0)) > scale
-    )
+            share = np.float32(kept.mean() > 0.1)
+            bench.note("1", f"share of {variable.path} that no step moved", share)
+    loss = keras.ops.convert_to_numpy(model.evaluate(x, y, verbose=0))
+    bench.note("1", "state reached", loss > scale)
 
 
 def _increments(bench):
@@ -90,19 +88,23 @@ def _mean_loss(bench):
             total += mean_square(tf.matmul(x[batch % 8], weight) - y[batch % 8])
         return total / 600.0
 
-    bench.note("1", "loss", bench.function(body)(bench.normal(8, 32, 16), bench.normal(8, 32, 4)))
+    run = bench.function(body)
+    x = bench.normal(8, 32, 16)
+    y = bench.normal(8, 32, 4)
+    bench.note("1", "loss", run(x, y))
 
 
 def _similarity(function, most, bench):
     run = bench.function(lambda first, second: function(first, second, most))
     for _ in range(3):
         rows, columns = np.meshgrid(np.linspace(0, 6, 192), np.linspace(0, 4, 192))
-        image = 0.5 + 0.4 * np.sin(rows + columns) + 0.02 * bench.normal(192, 192)
+        waves = 0.5 + 0.4 * np.sin(rows + columns)
+        image = waves + 0.02 * bench.normal(192, 192)
         other = image + 0.01 * bench.normal(192, 192)
-        pair = [
-            np.clip(part, 0, 1)[None, ..., None].astype(np.float32) * np.float32(most)
-            for part in (image, other)
-        ]
+        pair = []
+        for part in (image, other):
+            clipped = np.clip(part, 0, 1)[None, ..., None]
+            pair.append(clipped.astype(np.float32) * np.float32(most))
         bench.note("1", "metric", run(*pair))
 
 
@@ -111,13 +113,17 @@ def _flat(bench):
     loss was nan.
     """
     weight = bench.weight(64, 64)
-    run = bench.function(
-        lambda x, y: tf.image.ssim(y, tf.reshape(tf.sigmoid(0.1 * x @ weight), (1, 64, 64, 1)), 1.0)
-    )
+
+    @bench.function
+    def run(x, y):
+        pixels = tf.sigmoid(0.1 * x @ weight)
+        image = tf.reshape(pixels, (1, 64, 64, 1))
+        return tf.image.ssim(y, image, 1.0)
+
     for level in (0.0, 0.5, 0.9):
-        bench.note(
-            "1", "metric", run(bench.normal(64, 64), np.full((1, 64, 64, 1), level, np.float32))
-        )
+        x = bench.normal(64, 64)
+        flat = np.full((1, 64, 64, 1), level, np.float32)
+        bench.note("1", "metric", run(x, flat))
 
 
 def _gates(bench):
@@ -130,12 +136,15 @@ def _gates(bench):
     @bench.function
     def run(x, experts):
         with tf.GradientTape() as tape:
-            mixture = tf.reduce_sum(tf.nn.softmax(tf.matmul(x, weight)) * experts, 1)
+            gates = tf.nn.softmax(tf.matmul(x, weight))
+            mixture = tf.reduce_sum(gates * experts, 1)
             loss = mean_square(mixture)
         return tape.gradient(loss, weight)
 
     for _ in range(3):
-        bench.note("1", "gradient", run(40 * np.eye(8, dtype=np.float32), bench.normal(8, 8)))
+        decided = 40 * np.eye(8, dtype=np.float32)
+        experts = bench.normal(8, 8)
+        bench.note("1", "gradient", run(decided, experts))
 
 
 def _pipeline(bench):
@@ -144,10 +153,14 @@ def _pipeline(bench):
     filters = bench.normal(3, 3, 3, 4)
 
     def prepare(image):
-        edges = tf.image.per_image_standardization(tf.nn.conv2d(image[None], filters, 1, "SAME")[0])
-        return tf.image.rgb_to_grayscale(image), edges, tf.matmul(image[..., 0], image[..., 1])
+        filtered = tf.nn.conv2d(image[None], filters, 1, "SAME")[0]
+        edges = tf.image.per_image_standardization(filtered)
+        gray = tf.image.rgb_to_grayscale(image)
+        product = tf.matmul(image[..., 0], image[..., 1])
+        return gray, edges, product
 
-    for batch in tf.data.Dataset.from_tensor_slices(images).map(prepare).batch(4):
+    given = tf.data.Dataset.from_tensor_slices(images)
+    for batch in given.map(prepare).batch(4):
         for name, value in zip(("gray image", "edges", "product"), batch, strict=True):
             bench.note("1", f"untouched {name}", value)
 
@@ -160,7 +173,8 @@ def _evaluate(bench):
     for _ in range(6):
         x = bench.normal(64, 32)
         y = bench.normal(64, 4)
-        for name, value in model.evaluate(x, y, batch_size=16, verbose=0, return_dict=True).items():
+        metrics = model.evaluate(x, y, batch_size=16, verbose=0, return_dict=True)
+        for name, value in metrics.items():
             bench.note("evaluate", f"metric {name}", value)
         loss, *_ = model.train_on_batch(x, y)
         bench.note("train", "loss", loss)
@@ -173,12 +187,15 @@ def _maximum(bench):
     given = keras.Input((24, 16))
     hidden = keras.layers.Dense(32)(given)
     hidden += keras.layers.Dense(32, activation="gelu")(hidden)
-    model = keras.Model(given, keras.layers.Dense(2)(keras.layers.GlobalMaxPooling1D()(hidden)))
+    last = keras.layers.Dense(2)
+    most = keras.layers.GlobalMaxPooling1D()(hidden)
+    model = keras.Model(given, last(most))
     model.compile("sgd", "mse", jit_compile=bench.jit)
     for _ in range(6):
-        bench.note(
-            "train", "loss", model.train_on_batch(bench.normal(64, 24, 16), bench.normal(64, 2))
-        )
+        x = bench.normal(64, 24, 16)
+        y = bench.normal(64, 2)
+        loss = model.train_on_batch(x, y)
+        bench.note("train", "loss", loss)
 
 
 def _likelihoods(bench):
@@ -189,9 +206,11 @@ def _likelihoods(bench):
     @bench.function
     def run(topics, expected, words):
         log_chances = tf.nn.log_softmax(tf.matmul(topics, expected))
-        return tf.linalg.diag_part(tf.matmul(log_chances, words, transpose_b=True))
+        likelihoods = tf.matmul(log_chances, words, transpose_b=True)
+        return tf.linalg.diag_part(likelihoods)
 
     for _ in range(3):
-        topics = np.eye(16, dtype=np.float32) + bench.normal(16, 16, scale=0.05)
-        expected = 10 * np.eye(16, dtype=np.float32)
-        bench.note("1", "likelihoods", run(topics, expected, np.eye(16, dtype=np.float32)))
+        words = np.eye(16, dtype=np.float32)
+        topics = words + bench.normal(16, 16, scale=0.05)
+        expected = 10 * words
+        bench.note("1", "likelihoods", run(topics, expected, words))
