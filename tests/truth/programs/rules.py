@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from tests.truth.bench import Program
+from tests.truth.bench import Program, mean_square
 from tests.truth.programs.practice import models_in
 
 _DRAWS = 3
@@ -21,7 +21,8 @@ def programs():
 
 def _ended(w, y, **more):
     output = w.dense(y, 4, "out")
-    return {"loss": tf.reduce_mean(tf.square(output - 0.3)), "output": output, **more}
+    loss = mean_square(output - 0.3)
+    return {"loss": loss, "output": output, **more}
 
 
 def latent_state_in_small_steps(w, x):
@@ -34,18 +35,23 @@ def latent_state_in_small_steps(w, x):
 
 def mask_by_kinds(w, x):
     """Which kinds of words see each other is a table, which products pick from (range)."""
-    kinds = tf.one_hot(tf.cast(3.0 * tf.sigmoid(x[:, 0]), tf.int32), 3)
+    numbers = tf.cast(3.0 * tf.sigmoid(x[:, 0]), tf.int32)
+    kinds = tf.one_hot(numbers, 3)
     hidden = tf.constant([[0.0, 0.0, -1e9], [-1e9, 0.0, 0.0], [0.0, -1e9, 0.0]])
-    mask = tf.matmul(tf.matmul(kinds, hidden), kinds, transpose_b=True)
+    hidden_kinds = tf.matmul(kinds, hidden)
+    mask = tf.matmul(hidden_kinds, kinds, transpose_b=True)
     queries, keys, values = (w.dense(x, 8, name) for name in "qkv")
     scores = tf.matmul(queries, keys, transpose_b=True) / 8.0**0.5
-    return _ended(w, tf.matmul(tf.nn.softmax(scores + mask), values))
+    weights = tf.nn.softmax(scores + mask)
+    return _ended(w, tf.matmul(weights, values))
 
 
 def waiting_in_queues(w, x):
     """The length of a queue by its load, which is clipped below one (nearly one)."""
-    load = tf.clip_by_value(tf.sigmoid(20.0 * w.dense(x, 8, "load")), 0.0, 1.0 - 1e-4)
-    return _ended(w, 1e-4 * load / (1.0 - load))
+    logits = 20.0 * w.dense(x, 8, "load")
+    load = tf.clip_by_value(tf.sigmoid(logits), 0.0, 1.0 - 1e-4)
+    lengths = 1e-4 * load / (1.0 - load)
+    return _ended(w, lengths)
 
 
 def sampled_classes(w, x):
@@ -53,9 +59,9 @@ def sampled_classes(w, x):
     hidden = w.perceptron(x, 32, "net")
     labels = tf.cast(6.0 * tf.sigmoid(x[:, :1]), tf.int64)
     drawn = (tf.range(4, dtype=tf.int64), tf.fill([16, 1], 0.5), tf.fill([4], 0.5))
-    losses = tf.nn.sampled_softmax_loss(
-        w("classes", 6, 32), w.bias("biases", 6), labels, hidden, 4, 6, sampled_values=drawn
-    )
+    weights = w("classes", 6, 32)
+    biases = w.bias("biases", 6)
+    losses = tf.nn.sampled_softmax_loss(weights, biases, labels, hidden, 4, 6, sampled_values=drawn)
     return {"loss": tf.reduce_mean(losses), "losses": losses}
 
 
@@ -75,12 +81,14 @@ def _ids_in_a_column(bench):
         rows = tf.where(tf.math.is_nan(rows), 0.0, rows)
         ids = tf.cast(rows[:, 0], tf.int32)
         numbers = tf.nn.relu(tf.matmul(rows[:, 1:], first))
-        return tf.matmul(tf.concat([tf.gather(table, ids), numbers], 1), last)
+        features = tf.concat([tf.gather(table, ids), numbers], 1)
+        return tf.matmul(features, last)
 
     draws = []
     for _ in range(_DRAWS):
         ids = bench.integers(4000, 32, 1)
-        draws.append((np.concatenate([ids, bench.normal(32, 15)], 1).astype(np.float32),))
+        rows = np.concatenate([ids, bench.normal(32, 15)], 1)
+        draws.append((rows.astype(np.float32),))
     _note(bench, run, *draws)
 
 
@@ -93,18 +101,24 @@ def _rotary_positions(bench):
         a, b = tf.split(words, 2, -1)
         cosine = tf.cos(angles)
         sine = tf.sin(angles)
-        return tf.concat([a * cosine - b * sine, a * sine + b * cosine], -1)
+        real = a * cosine - b * sine
+        imaginary = a * sine + b * cosine
+        return tf.concat([real, imaginary], -1)
 
     def run(words: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        angles = tf.einsum("bs,d->bsd", tf.cast(positions, tf.float32), rates)
+        places = tf.cast(positions, tf.float32)
+        angles = tf.einsum("bs,d->bsd", places, rates)
         queries, keys = (turned(tf.matmul(words, weight), angles) for weight in weights)
         scores = tf.matmul(queries, keys, transpose_b=True) / 4.0
-        return tf.matmul(tf.nn.softmax(scores), words)
+        chances = tf.nn.softmax(scores)
+        return tf.matmul(chances, words)
 
     draws = []
     for _ in range(_DRAWS):
         starts = bench.integers(4000, 2, 1)
-        draws.append((bench.normal(2, 16, 16), (starts + np.arange(16)).astype(np.int32)))
+        words = bench.normal(2, 16, 16)
+        positions = starts + np.arange(16)
+        draws.append((words, positions.astype(np.int32)))
     _note(bench, run, *draws)
 
 
@@ -117,13 +131,16 @@ def _corrected_years(bench):
     last = bench.weight(16, 2)
 
     def run(years: tf.Tensor, facts: tf.Tensor) -> tf.Tensor:
-        corrected = tf.cast(years, tf.float32) + tf.matmul(facts, correct)
+        exact = tf.cast(years, tf.float32)
+        corrected = exact + tf.matmul(facts, correct)
         decades = tf.tanh(0.1 * corrected - 200.0)
-        return tf.matmul(tf.nn.relu(tf.matmul(decades, first)), last)
+        hidden = tf.nn.relu(tf.matmul(decades, first))
+        return tf.matmul(hidden, last)
 
     draws = []
     for _ in range(_DRAWS):
-        draws.append((1990 + bench.integers(20, 16, 4), bench.normal(16, 8)))
+        years = 1990 + bench.integers(20, 16, 4)
+        draws.append((years, bench.normal(16, 8)))
     _note(bench, run, *draws)
 
 
