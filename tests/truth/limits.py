@@ -32,19 +32,12 @@ class Limit:
     tensors: str = ".*"
 
     def covers(self, row):
-        return (
-            row.mode in self.modes
-            and row.ratio <= self.worst
-            and not row.problem
-            and all(
-                re.fullmatch(pattern, text) is not None
-                for pattern, text in (
-                    (self.programs, row.program),
-                    (self.cases, row.case),
-                    (self.tensors, row.tensor),
-                )
-            )
-        )
+        if row.problem or row.mode not in self.modes or not row.ratio <= self.worst:
+            return False
+        is_program = re.fullmatch(self.programs, row.program) is not None
+        is_case = re.fullmatch(self.cases, row.case) is not None
+        is_tensor = re.fullmatch(self.tensors, row.tensor) is not None
+        return is_program and is_case and is_tensor
 
 
 _FUNCTIONS = (
