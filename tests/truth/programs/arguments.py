@@ -161,7 +161,7 @@ def _set_diag(h):
     return tf.linalg.set_diag(h, diagonal)
 
 
-def _log_of_determinant(h):
+def _slogdet(h):
     matrix = _positive_definite(h)
     _, log_determinant = tf.linalg.slogdet(matrix)
     return log_determinant
@@ -262,7 +262,7 @@ LINALG = {
     "lu_solve": (SQUARE, _lu_solve),
     "matvec": (SQUARE, _matvec),
     "set_diag": (SQUARE, _set_diag),
-    "slogdet": (SQUARE, _log_of_determinant),
+    "slogdet": (SQUARE, _slogdet),
     "solve": (SQUARE, _solve),
     "svd": (SQUARE, _singular_values),
     "tensordot": (ROWS, _tensordot),
