@@ -164,17 +164,22 @@ def model_of(name):
     inputs = keras.Input(shape, name="x")
     if name in _OF_INTEGERS:
         numbers = keras.ops.clip(keras.ops.abs(inputs) * 4, 0, 11)
-        result = make(name)(keras.ops.cast(numbers, "int32"))
+        layer = make(name)
+        result = layer(keras.ops.cast(numbers, "int32"))
     elif name in INPUTS:
-        names = [f"before_{index}" for index in range(INPUTS[name])]
-        parts = [keras.layers.Dense(shape[-1], name=part)(inputs) for part in names]
+        parts = []
+        for index in range(INPUTS[name]):
+            before = keras.layers.Dense(shape[-1], name=f"before_{index}")
+            parts.append(before(inputs))
         layer = make(name)
         result = layer(*parts) if name in _AS_ARGUMENTS else layer(parts)
     else:
         layer = make(name)
-        result = layer(keras.layers.Dense(shape[-1], name="before")(inputs))
+        before = keras.layers.Dense(shape[-1], name="before")
+        result = layer(before(inputs))
     flat = keras.layers.Flatten()(result)
-    return keras.Model(inputs, keras.layers.Dense(_RESULTS, name="after")(flat))
+    after = keras.layers.Dense(_RESULTS, name="after")
+    return keras.Model(inputs, after(flat))
 
 
 def _layer(name, bench):
@@ -192,13 +197,15 @@ def _layer(name, bench):
             tape.watch(x)
             y = model(x, training=True)
             loss = mean_square(y - target) + sum(model.losses)
-        return y, loss, tape.gradient(loss, {"x": x, **variables})
+        gradients = tape.gradient(loss, {"x": x, **variables})
+        return y, loss, gradients
 
     for case in CASES:
         for _ in range(_DRAWS):
             model.set_weights([np.asarray(value) for value in start])
             x = bench.case(case, _BATCH, *shape)
-            output, loss, gradients = step(x, bench.normal(_BATCH, _RESULTS))
+            target = bench.normal(_BATCH, _RESULTS)
+            output, loss, gradients = step(x, target)
             bench.note(case, "output", output)
             bench.note(case, "loss", loss)
             bench.note_gradients(case, gradients)
