@@ -45,13 +45,13 @@ def programs():
 def public_functions(module):
     """The names of the functions that a module of TensorFlow exports."""
     found = getattr(tf, module)
-    return [
-        name
-        for name in sorted(dir(found))
-        if callable(getattr(found, name))
-        and not inspect.isclass(getattr(found, name))
-        and not name.startswith("_")
-    ]
+    names = []
+    for name in sorted(dir(found)):
+        exported = getattr(found, name)
+        is_function = callable(exported) and not inspect.isclass(exported)
+        if is_function and not name.startswith("_"):
+            names.append(name)
+    return names
 
 
 @functools.cache
@@ -65,7 +65,8 @@ def find_call(module, name):
         return EXPLICIT[module][name]
     function = getattr(getattr(tf, module), name)
     for shape in _SHAPES[module]:
-        h = tf.constant(np.random.default_rng(3).normal(size=shape).astype(np.float32))
+        values = np.random.default_rng(3).normal(size=shape)
+        h = tf.constant(values.astype(np.float32))
         for domain in _DOMAINS:
             for call in (_with_one, _with_two):
                 candidate = functools.partial(call, function, domain)
@@ -79,7 +80,9 @@ def _with_one(function, domain, h):
 
 
 def _with_two(function, domain, h):
-    return function(domain(h), domain(tf.roll(0.7 * h, 1, 0)))
+    first = domain(h)
+    second = domain(tf.roll(0.7 * h, 1, 0))
+    return function(first, second)
 
 
 def _works(call, h):
@@ -114,15 +117,18 @@ def _between_products(shape, call, bench):
     before = bench.weight(_WIDTH, int(np.prod(shape[1:])), name="before")
     trial = tf.constant(bench.normal(*shape))
     example = parts(call(trial))
-    after = bench.weight(sum(part.shape.num_elements() for part in example), _RESULTS, name="after")
-    names = [*(f"result {number}" for number in range(len(example))), "output", "loss"]
+    width = sum(part.shape.num_elements() for part in example)
+    after = bench.weight(width, _RESULTS, name="after")
+    names = [f"result {number}" for number in range(len(example))]
+    names += ["output", "loss"]
     variables = [before, after]
 
     @bench.function
     def step(x, target):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            result = parts(call(tf.reshape(tf.matmul(x, before), shape)))
+            h = tf.reshape(tf.matmul(x, before), shape)
+            result = parts(call(h))
             y = tf.matmul(flat(result), after)
             loss = mean_square(y - target)
         gradients = tape.gradient(loss, [x, *variables]) if has_gradient else []
