@@ -56,7 +56,8 @@ def labels_of(kind, bench):
         return bench.integers(_CLASSES - 1, _ROWS // 8, 3) + 1
     numbers = bench.normal(_ROWS, _CLASSES)
     if kind == "chances":
-        return np.exp(numbers) / np.exp(numbers).sum(-1, keepdims=True)
+        powers = np.exp(numbers)
+        return powers / powers.sum(-1, keepdims=True)
     if kind == "bits":
         return (numbers > 0).astype(np.float32)
     if kind == "signs":
@@ -89,11 +90,15 @@ def _loss(name, bench):
     @bench.function
     def step(x, labels):
         with tf.GradientTape() as tape:
-            loss = loss_of(labels, predictions(kind, tf.matmul(x, weight)))
-        return loss, tape.gradient(loss, weight)
+            product = tf.matmul(x, weight)
+            loss = loss_of(labels, predictions(kind, product))
+        gradient = tape.gradient(loss, weight)
+        return loss, gradient
 
     for case in CASES:
         for _ in range(_DRAWS):
-            loss, gradient = step(bench.case(case, _ROWS, _CLASSES), labels_of(kind, bench))
+            x = bench.case(case, _ROWS, _CLASSES)
+            labels = labels_of(kind, bench)
+            loss, gradient = step(x, labels)
             bench.note(case, "loss", loss)
             bench.note(case, "gradient of w", gradient)
