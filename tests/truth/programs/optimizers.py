@@ -49,7 +49,8 @@ def programs():
 
 
 def _program(title, name, arguments):
-    run = functools.partial(_train, name, {**ARGUMENTS.get(name, {}), **arguments})
+    given = {**ARGUMENTS.get(name, {}), **arguments}
+    run = functools.partial(_train, name, given)
     return Program(f"keras.optimizers/{title}", run, compiled=in_a_quarter(title))
 
 
@@ -68,7 +69,9 @@ def _train(name, arguments, bench):
     model.compile(optimizer, "mse", jit_compile=bench.jit)
     before = [weight.numpy() for weight in model.weights]
     for _ in range(_STEPS):
-        loss = model.train_on_batch(bench.normal(_ROWS, _WIDTH), bench.normal(_ROWS, 4))
+        x = bench.normal(_ROWS, _WIDTH)
+        y = bench.normal(_ROWS, 4)
+        loss = model.train_on_batch(x, y)
         bench.note("1", "loss", loss)
     for variable, start in zip(model.weights, before, strict=True):
         if "float" in variable.dtype:
