@@ -45,8 +45,10 @@ class _Mlp:
 
     def __call__(self, x):
         for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = tf.nn.bias_add(tf.linalg.matmul(x, weight), bias)
-            x = tf.nn.relu(x) if number + 1 < len(self.weights) else x
+            product = tf.linalg.matmul(x, weight)
+            x = tf.nn.bias_add(product, bias)
+            if number + 1 < len(self.weights):
+                x = tf.nn.relu(x)
         return x
 
 
@@ -59,7 +61,8 @@ def _moved_positions(bench):
         with tf.GradientTape() as tape:
             moved = positions + 0.1 * move(features)
             gaps = moved[:, None] - moved[None]
-            out = energy(tf.reshape(gaps, (-1, 3)))
+            rows = tf.reshape(gaps, (-1, 3))
+            out = energy(rows)
             loss = mean_square(out)
         return {"output": out, "gradient": tape.gradient(loss, move.weights[0])}
 
@@ -73,7 +76,8 @@ def _times_beside_features(bench):
     def run(times, features):
         with tf.GradientTape() as tape:
             rows = tf.concat([times, embed(features)], 1)
-            y = out(rows[1:] - rows[:-1])
+            steps = rows[1:] - rows[:-1]
+            y = out(steps)
             loss = mean_square(y)
         return {"output": y, "gradient": tape.gradient(loss, out.weights[0])}
 
@@ -89,7 +93,8 @@ def _carrier_phase(bench):
     out = _Mlp(bench, 4, 2)
 
     def run(phase, features):
-        return {"output": out(tf.sin(phase + offset(features)))}
+        waves = tf.sin(phase + offset(features))
+        return {"output": out(waves)}
 
     _judge(bench, run, lambda: (bench.normal(32, 4, scale=2000.0), bench.normal(32, 8)))
 
@@ -100,7 +105,8 @@ def _fraction(bench):
 
     def run(x):
         y = 0.3 * first(x) + 7.3
-        return {"output": out(y - tf.floor(y))}
+        fraction = y - tf.floor(y)
+        return {"output": out(fraction)}
 
     _judge(bench, run, lambda: (bench.normal(32, 8),))
 
@@ -114,7 +120,8 @@ def _two_stored_steps(bench):
         for _ in range(2):
             with tf.GradientTape() as tape:
                 loss = mean_square(net(x) - y)
-            for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            gradients = tape.gradient(loss, variables)
+            for variable, gradient in zip(variables, gradients, strict=True):
                 variable.assign(variable - 1e-4 * gradient)
         moves = [now - before for now, before in zip(variables, start, strict=True)]
         return {f"moved {number}": move for number, move in enumerate(moves)}
@@ -133,7 +140,8 @@ def _average_over_steps(bench):
     @bench.function
     def run(x):
         hidden = first(x)
-        new = 0.998 * average + 0.002 * tf.reduce_mean(hidden, 0)
+        kept = 0.998 * average
+        new = kept + 0.002 * tf.reduce_mean(hidden, 0)
         average.assign(new)
         return out(hidden - new)
 
@@ -152,7 +160,8 @@ def _survival(bench):
 
     def run(x):
         hazard = tf.sigmoid(first(x) - 7.0)
-        return {"output": out(1.0 - tf.math.cumprod(1.0 - hazard, 1))}
+        survival = tf.math.cumprod(1.0 - hazard, 1)
+        return {"output": out(1.0 - survival)}
 
     _judge(bench, run, lambda: (bench.normal(32, 8),))
 
@@ -166,7 +175,8 @@ def _residual_before_norm(bench):
 
     def run(x):
         h = sum(branch(x) for branch in branches)
-        h *= tf.math.rsqrt(tf.reduce_mean(tf.square(h), -1, keepdims=True) + 1e-6)
+        squares = tf.reduce_mean(tf.square(h), -1, keepdims=True)
+        h *= tf.math.rsqrt(squares + 1e-6)
         return {"output": out(h)}
 
     _judge(bench, run, lambda: (bench.normal(32, 8, scale=1.5e4),))
