@@ -37,7 +37,8 @@ class Net:
     def gradients(self, x, y, scale=1.0):
         with tf.GradientTape() as tape:
             loss = scale * self.loss(x, y)
-        return loss, tape.gradient(loss, self.variables)
+        gradients = tape.gradient(loss, self.variables)
+        return loss, gradients
 
     def descend(self, gradients, rate=0.05):
         for variable, gradient in zip(self.variables, gradients, strict=True):
@@ -61,7 +62,8 @@ def _unscaled_by_hand(scale, net, x, y):
     with tf.GradientTape() as tape:
         loss = 1e-7 * net.loss(x, y)
         scaled = loss * scale
-    gradients = [gradient / scale for gradient in tape.gradient(scaled, net.variables)]
+    scaled_gradients = tape.gradient(scaled, net.variables)
+    gradients = [gradient / scale for gradient in scaled_gradients]
     net.descend(gradients, 0.05e7)
     return {"loss": loss, **_numbered(gradients)}
 
@@ -83,9 +85,11 @@ def _gradient_penalty(net, x, y):
         with tf.GradientTape() as inner:
             inner.watch(x)
             score = tf.reduce_sum(net(x))
-        norms = tf.norm(inner.gradient(score, x), axis=1)
+        slopes = inner.gradient(score, x)
+        norms = tf.norm(slopes, axis=1)
         loss = net.loss(x, y) + 10.0 * mean_square(norms - 1.0)
-    net.descend(outer.gradient(loss, net.variables), 1e-3)
+    gradients = outer.gradient(loss, net.variables)
+    net.descend(gradients, 1e-3)
     return {"loss": loss, "metric penalty": tf.reduce_mean(norms)}
 
 
@@ -121,7 +125,8 @@ def _train(step, bench):
     for _ in range(_STEPS):
         x = bench.normal(_ROWS, _WIDTH)
         y = bench.normal(_ROWS, 4)
-        for name, value in run(tf.constant(x), tf.constant(y)).items():
+        results = run(tf.constant(x), tf.constant(y))
+        for name, value in results.items():
             bench.note("1", name, value)
     for variable, start in zip(net.variables, before, strict=True):
         bench.note("1", f"move of {variable.name}", variable.numpy() - start)
