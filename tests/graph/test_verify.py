@@ -241,16 +241,18 @@ def test_what_was_not_planned_is_found(kind, name, old, new, found, is_known):
 
 @pytest.mark.parametrize(("text", "edits"), EDITED.values(), ids=EDITED)
 def test_a_graph_in_which_nothing_was_edited_is_not_the_planned_one(text, edits):
-    assert find_violation(view(text), view(text), edits, view(text).after(edits, Templates()))
+    before = view(text)
+    planned = before.after(edits, Templates())
+    assert find_violation(before, view(text), edits, planned)
 
 
 def test_a_cycle_that_a_waiting_cast_makes_is_found():
     cast = NewNode.cast("cast", (X, 0), "", of=FLOAT, to=FLOAT)
+    rewire = Rewire(CONV, 0, SHIFTED + 1, 0)
     violations = []
     for after in (W, CONV):
-        edits = Edits(
-            rewires=(Rewire(CONV, 0, SHIFTED + 1, 0),), new=(cast._replace(after=(after,)),)
-        )
+        waiting = cast._replace(after=(after,))
+        edits = Edits(rewires=(rewire,), new=(waiting,))
         before, proto = written(FOLDING, edits)
         violations.append(find_violation(before, read_graph(proto, Templates())))
     assert violations == ["", "no new cycle: 'conv' is on a cycle"]
