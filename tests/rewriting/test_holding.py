@@ -45,7 +45,11 @@ def waits(proto, name):
 
 
 def casts_of(proto, source):
-    return [node for node in proto.node if node.op == "Cast" and node.input[0] == source]
+    found = []
+    for node in proto.node:
+        if node.op == "Cast" and node.input[0] == source:
+            found.append(node)
+    return found
 
 
 def test_what_only_late_nodes_read_waits_for_what_else_they_read():
