@@ -305,9 +305,12 @@ def test_a_rewritten_graph_with_functions_runs_and_agrees_with_float32(config, t
     result = rewrite(before, config, preserve=ends)
     assert result.report.casts == casts
     random = np.random.default_rng(0)
-    feeds = {name: random.uniform(-1, 1, (4, 4)).astype(np.float32) for name in ("x:0", "w:0")}
+    feeds = {}
+    for name in ("x:0", "w:0"):
+        feeds[name] = random.uniform(-1, 1, (4, 4)).astype(np.float32)
     expected = run(before, ends, feeds)
-    for one, other in zip(expected, run(result.graph, ends, feeds), strict=True):
+    found = run(result.graph, ends, feeds)
+    for one, other in zip(expected, found, strict=True):
         assert other.dtype == np.float32
         np.testing.assert_allclose(other, one, rtol=0, atol=tolerance)
         assert not np.array_equal(other, one), "nothing was computed in 16 bit"
