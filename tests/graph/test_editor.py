@@ -51,7 +51,9 @@ def edit_function(text, plan):
     written = read_function(result, templates)
     assert list(written.names) == list(after.names)
     for column in ("src_node", "src_port", "dst_node", "dst_position"):
-        assert getattr(written.edges, column).tolist() == getattr(after.edges, column).tolist()
+        mine = getattr(written.edges, column)
+        other = getattr(after.edges, column)
+        assert mine.tolist() == other.tolist()
     assert proto == function(text), "what came in was changed"
     return to_text(result)
 
