@@ -91,7 +91,8 @@ def test_a_call_reaches_what_the_functions_behind_it_run(library):
         bodies = {"product": product, "sine": sine}
         functions.append(bodies[does](name) if does in bodies else calling(name, does))
     caller = calling("main", "f").node_def[0]
-    assert Templates(graph("", *functions).library).reaches(caller, PRODUCTS) is CALLED[library]
+    found = Templates(graph("", *functions).library)
+    assert found.reaches(caller, PRODUCTS) is CALLED[library]
 
 
 def test_a_chain_of_calls_is_walked_once_not_once_for_each_of_its_functions(monkeypatch):
