@@ -49,11 +49,13 @@ def test_a_detached_view_forgets_protos_and_edges_alone(view):
 
 def test_a_view_tells_what_a_node_reads_and_who_reads_it(view):
     reads = [[], [(0, 0)], [(0, 0)] * 3, [], [(1, 0), (2, 0)]]
-    assert [view.inputs(node) for node in range(5)] == reads
+    for node, read in enumerate(reads):
+        assert view.inputs(node) == read
     assert view.readers(0) == [(1, 0), (2, 0), (2, 1), (2, 2)]
     assert view.readers(2, port=0) == [(4, 1)]
     assert view.readers(2, port=1) == []
-    assert [view.only_reader(node) for node in range(5)] == [None, 4, 4, None, None]
+    for node, reader in enumerate([None, 4, 4, None, None]):
+        assert view.only_reader(node) == reader
 
 
 def lifetimes_of(text):
