@@ -51,8 +51,10 @@ def test_a_decision_changes_another_canvas(canvas):
         value = getattr(canvas, field.name)
         if hasattr(value, "dtype"):
             copies[field.name] = np.copy(value)
-    verdicts = [Decision(verdict, [1], Code.NEEDED, {1: 2}) for verdict in Verdict]
-    painted = canvas.after(Decision(Verdict.ALLOW, [1, 2], Code.ALLOW_LIST), *verdicts)
+    decisions = [Decision(Verdict.ALLOW, [1, 2], Code.ALLOW_LIST)]
+    for verdict in Verdict:
+        decisions.append(Decision(verdict, [1], Code.NEEDED, {1: 2}))
+    painted = canvas.after(*decisions)
     assert painted.relisted(canvas.on_allow, "clear").on_clear[1]
     for name, copy in copies.items():
         np.testing.assert_array_equal(getattr(canvas, name), copy, err_msg=name)
