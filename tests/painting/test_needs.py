@@ -48,13 +48,13 @@ def test_what_is_needed_is_float32_back_to_its_product(op, settings):
 )
 def test_where_filtered_images_are_compared_they_are_float32(text, settings):
     filtered = "strides=[1, 1, 1, 1] padding=SAME"
-    s, twice = (
-        f"{name} = DepthwiseConv2dNative({name}_of, z) {filtered}\n" for name in ("s", "twice")
-    )
-    given = (
-        GIVEN
-        + f"half = Const() value=float32[]*0.5\ns_of = Mul(x, x)\ntwice_of = Mul(x, y)\n{s}{twice}"
-    )
+    given = f"""{GIVEN}
+        half = Const() value=float32[]*0.5
+        s_of = Mul(x, x)
+        twice_of = Mul(x, y)
+        s = DepthwiseConv2dNative(s_of, z) {filtered}
+        twice = DepthwiseConv2dNative(twice_of, z) {filtered}
+    """
     result = painted(f"{given}{text}\nb = MatMul(d, y)", **settings)
     assert result.f16 == "b"
     assert result.code("s") is Code.NEEDED
@@ -103,10 +103,11 @@ def test_a_product_is_16_bit_whoever_reads_it_and_what_was_fused_into_it_is_spli
     )
     result = painted(INPUT + text + "b = MatMul(d, y)", **CPU)
     assert result.f16 == "a f b"
-    assert [result.painting.view.names[node] for node in result.painting.to_split] == ["f"]
-    plain = painted(
-        INPUT + text.replace("Sub(moved, a)", "Tanh(moved)") + "b = MatMul(d, y)", **CPU
-    )
+    painting = result.painting
+    (split,) = painting.to_split
+    assert painting.view.names[split] == "f"
+    text = text.replace("Sub(moved, a)", "Tanh(moved)")
+    plain = painted(INPUT + text + "b = MatMul(d, y)", **CPU)
     assert not plain.painting.to_split
 
 
@@ -436,7 +437,7 @@ def made(links: Sequence[tuple[int, int]] = (), computes: np.ndarray | None = No
 def on_cycles(
     values: ValueGraph, through: np.ndarray, closing: np.ndarray, links: np.ndarray
 ) -> list[int]:
-    """The numbers of the nodes on cycles."""
+    """Returns the numbers of the nodes on cycles."""
     return np.flatnonzero(values.on_cycles(through, closing, links)).tolist()
 
 
