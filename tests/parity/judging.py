@@ -58,7 +58,10 @@ def judge(graph, mode):
             raise
         return Verdict(f"left out: force-all-fixed ({str(error)[:40]})")
     # Grappler counts every Placeholder among the feeds, which are preserved.
-    feeds = tuple(node.name for node in graph.graph_def.node if node.op == "Placeholder")
+    feeds = []
+    for node in graph.graph_def.node:
+        if node.op == "Placeholder":
+            feeds.append(node.name)
     with undone():
         ours = run_ours(graph.graph_def, mode, (*graph.preserve, *feeds), graph.knobs)
     left_out = reason_to_leave_out(graph, mode, original)
