@@ -135,7 +135,9 @@ class _Builder:
 
     def _pick_recent(self, items):
         """One of the last few mostly, so that long chains arise."""
-        return self._pick(items[-4:]) if self._choose(4) else self._pick(items)
+        if self._choose(4):
+            items = items[-4:]
+        return self._pick(items)
 
     def _one_in(self, n):
         return self._choose(n) == n - 1
@@ -223,7 +225,8 @@ class _Builder:
                 for _ in range(count):
                     value.list.type.append(self._some_type(allowed))
             elif attr.name in numbers:
-                counts[attr.name] = value.i = max(attr.minimum, 1 + self._choose(3))
+                value.i = max(attr.minimum, 1 + self._choose(3))
+                counts[attr.name] = value.i
             elif attr.HasField("default_value"):
                 value.CopyFrom(attr.default_value)
             elif attr.type == "string":
@@ -357,12 +360,13 @@ class _Builder:
         self._depth -= 1
         for name, kind in zip(merges, kinds, strict=True):
             following = self._control_flow("NextIteration", kind[0], (self._source(kind),))
-            merge = next(node for node in self.graph.node if node.name == name)
+            (merge,) = (node for node in self.graph.node if node.name == name)
             merge.input[1] = following.name
             if self._one_in(6):  # some optimised graphs have two Merges of one NextIteration
                 self._control_flow("Merge", kind[0], (merge.input[0], following.name), N=2)
         for switch, kind in exits:
-            self._publish(self._control_flow("Exit", kind[0], (switch,)), 0, kind)
+            leaving = self._control_flow("Exit", kind[0], (switch,))
+            self._publish(leaving, 0, kind)
 
 
 def _kind(data_type, element):
@@ -374,4 +378,7 @@ def _arg_types(node, arg, counts):
     if arg.type_list_attr:
         return list(node.attr[arg.type_list_attr].list.type)
     count = counts[arg.number_attr] if arg.number_attr else 1
-    return [node.attr[arg.type_attr].type if arg.type_attr else arg.type] * count
+    data_type = arg.type
+    if arg.type_attr:
+        data_type = node.attr[arg.type_attr].type
+    return [data_type] * count
