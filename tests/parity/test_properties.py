@@ -29,9 +29,9 @@ modes = st.sampled_from(MODES)
 
 
 def rewrite(graph, mode, graph_def=None):
-    return amp_tf.rewrite(
-        graph_def or graph.graph_def, config_for(mode, graph.knobs), preserve=graph.preserve
-    )
+    given = graph_def or graph.graph_def
+    config = config_for(mode, graph.knobs)
+    return amp_tf.rewrite(given, config, preserve=graph.preserve)
 
 
 @examples
