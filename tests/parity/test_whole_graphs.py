@@ -47,7 +47,8 @@ def test_every_type_and_the_number_of_casts_are_the_originals():
 
     compare_in_every_mode()
     # A tenth of the graphs ask for UNSAFE_FORCE_ALL, where the original mostly gives up.
-    assert all(compared[mode] > 0.8 * GRAPHS for mode in MODES), compared
+    for mode in MODES:
+        assert compared[mode] > 0.8 * GRAPHS, compared
 
 
 @pytest.mark.parametrize("seed", [42969, 210100])
@@ -94,8 +95,10 @@ def graph_with_bodies():
 
     @tf.function
     def inner(x, w):
-        y = tf.sqrt(tf.nn.relu(tf.matmul(x, w)) + 1.0)
-        return tf.tanh(tf.matmul(y, w)), tf.nn.softmax(y)
+        relu = tf.nn.relu(tf.matmul(x, w))
+        y = tf.sqrt(relu + 1.0)
+        tanh = tf.tanh(tf.matmul(y, w))
+        return tanh, tf.nn.softmax(y)
 
     @tf.function
     def outer(x, w):
