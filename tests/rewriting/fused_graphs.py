@@ -130,7 +130,10 @@ def judge(kind, precision):
     """Returns what becomes of a kind, or nothing where this TensorFlow does not fuse it."""
     given = made(KINDS[kind])
     fused = remapped(given)
-    whole = [node for node in fused.node if node.op in SPLIT_PRODUCTS]
+    whole = []
+    for node in fused.node:
+        if node.op in SPLIT_PRODUCTS:
+            whole.append(node)
     if not whole:
         return None
     shapes = GraphShapes(given)  # the hooks know them too
@@ -176,8 +179,9 @@ def judge(kind, precision):
 def _is_16_bit(product, precision):
     """Tells whether a product has the type, or a float32 kernel between roundings to it."""
     number = NUMBERS[precision]
-    is_rounded = ROUNDED_ATTR in product.attr and product.attr[ROUNDED_ATTR].type == number
-    return is_rounded if precision == "float16" else product.attr["T"].type == number
+    if precision != "float16":
+        return product.attr["T"].type == number
+    return ROUNDED_ATTR in product.attr and product.attr[ROUNDED_ATTR].type == number
 
 
 if __name__ == "__main__":
