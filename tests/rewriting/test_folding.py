@@ -179,7 +179,9 @@ def test_both_biases_become_one_vector_that_is_added_in_float32():
     assert read["shifted"] == [product, "b"]
     assert read["conv_biased"] == ["conv", "shifted"]
     assert read["act"] == ["conv_biased"]
-    precisions = {node.name: node.precision.is_f16 for node in result.report.nodes}
+    precisions = {}
+    for node in result.report.nodes:
+        precisions[node.name] = node.precision.is_f16
     for name in ("scaled", "shifted", product):
         assert not precisions.get(name)
     for name in ("conv", "conv_biased", "act"):
@@ -202,7 +204,8 @@ def test_the_multiplication_moves_to_the_filter_and_stays_in_float32():
     nodes = {node.name: node for node in result.report.nodes}
     assert nodes["scaled"].reason.rule is Rule.SCALES_FILTER
     assert not nodes["scaled"].precision.is_f16
-    assert all(nodes[name].precision.is_f16 for name in ("conv", "shifted", "act"))
+    for name in ("conv", "shifted", "act"):
+        assert nodes[name].precision.is_f16, name
 
 
 REFUSED = {
