@@ -45,7 +45,8 @@ def without_needs():
     ],
 )
 def test_what_adds_exact_data_to_what_a_product_gave_is_float32(joined):
-    assert painted(START + joined + END, **CPU).code("s") is Code.JOINED
+    result = painted(START + joined + END, **CPU)
+    assert result.code("s") is Code.JOINED
 
 
 @pytest.mark.parametrize(
@@ -64,14 +65,14 @@ def test_what_adds_exact_data_to_what_a_product_gave_is_float32(joined):
     ],
 )
 def test_what_multiplies_or_adds_parameters_and_what_products_alone_read_may_be_16_bit(free):
-    assert "s" in painted(START + free + END, **CPU).f16.split()
+    result = painted(START + free + END, **CPU)
+    assert "s" in result.f16.split()
 
 
 @pytest.mark.usefixtures("without_needs")
 def test_what_moves_a_joined_value_to_a_sum_is_float32():
-    result = painted(
-        START + "m = ConcatV2(a, x, axis) N=2\nr = Relu(m)\ns = Sub(r, a)" + END, **CPU
-    )
+    text = "m = ConcatV2(a, x, axis) N=2\nr = Relu(m)\ns = Sub(r, a)"
+    result = painted(START + text + END, **CPU)
     assert result.f16 == "a b"
     for name in ("m", "r", "s"):
         assert result.code(name) == Code.JOINED, name
@@ -79,12 +80,14 @@ def test_what_moves_a_joined_value_to_a_sum_is_float32():
 
 def test_a_bounded_or_normalized_result_begins_anew():
     result = painted(START + "j = AddV2(x, a)\nt = Tanh(j)\ns = AddV2(t, a)" + END, **CPU)
-    assert result.code("j") is result.code("t") is Code.JOINED
+    for name in ("j", "t"):
+        assert result.code(name) is Code.JOINED
     assert "s" in result.f16.split()
 
 
 def test_a_sum_that_no_product_uses_is_told_so():
-    assert painted(START + "s = AddV2(x, a)", **CPU).code("s") is Code.AFTER_PRODUCTS
+    result = painted(START + "s = AddV2(x, a)", **CPU)
+    assert result.code("s") is Code.AFTER_PRODUCTS
 
 
 def test_an_argument_that_a_trace_captured_is_a_parameter():
@@ -250,7 +253,8 @@ def test_neither_a_norm_behind_a_chain_nor_a_bias_before_it_makes_it_longer(read
 
 @both
 def test_a_long_chain_of_additions_is_float32_and_a_short_one_is_not(settings):
-    assert "s1" in painted(chain(LONGEST_SUM), **settings).f16.split()
+    short = painted(chain(LONGEST_SUM), **settings)
+    assert "s1" in short.f16.split()
     long = painted(chain(LONGEST_SUM + 1), **settings)
     converted = long.f16.split()
     for number in range(LONGEST_SUM + 1):
