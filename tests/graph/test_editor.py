@@ -21,7 +21,10 @@ def numbers_of(view):
 def retype(view, *places):
     """The edit by which some types, told by (node, slot), become float16."""
     nodes = numbers_of(view)
-    return view.retyped([view.base[nodes[name]] + slot for name, slot in places], HALF)
+    units = []
+    for name, slot in places:
+        units.append(view.base[nodes[name]] + slot)
+    return view.retyped(units, HALF)
 
 
 def edit(text, plan):
@@ -48,7 +51,9 @@ def edit_function(text, plan):
     written = read_function(result, templates)
     assert list(written.names) == list(after.names)
     for column in ("src_node", "src_port", "dst_node", "dst_position"):
-        assert getattr(written.edges, column).tolist() == getattr(after.edges, column).tolist()
+        mine = getattr(written.edges, column)
+        other = getattr(after.edges, column)
+        assert mine.tolist() == other.tolist()
     assert proto == function(text), "what came in was changed"
     return to_text(result)
 
@@ -95,8 +100,12 @@ def test_of_two_edits_of_one_input_the_later_counts_and_waits_add_up():
     text = "x = Placeholder()\ny = Placeholder()\nz = Placeholder()\nr = Relu(x) ^x"
 
     def plan(view, n):
-        rewires = (Rewire(n["r"], 0, n["y"], 0), Rewire(n["r"], 0, n["z"], 0))
-        return Edits(rewires=rewires, waits=(Wait(n["r"], n["y"]), Wait(n["r"], n["z"])))
+        rewires = []
+        waits = []
+        for source in (n["y"], n["z"]):
+            rewires.append(Rewire(n["r"], 0, source, 0))
+            waits.append(Wait(n["r"], source))
+        return Edits(rewires=tuple(rewires), waits=tuple(waits))
 
     assert edit(text, plan).splitlines()[3] == "r = Relu(z) T=float32 ^x ^y ^z"
 
@@ -104,7 +113,8 @@ def test_of_two_edits_of_one_input_the_later_counts_and_waits_add_up():
 def test_edited_nodes_are_looked_at_by_number():
     before = graph("x = Placeholder()\nr = Relu(x) _mark='a'\ns = Relu(r)")
     nodes = before.node
-    edits = Edits((Reop(2, "Relu", {"_mark": attribute(s=b"b")}),), new=(cast("c", (0, 0)),))
+    reop = Reop(2, "Relu", {"_mark": attribute(s=b"b")})
+    edits = Edits((reop,), new=(cast("c", (0, 0)),))
     shown = editor.EditedNodes(nodes, ["x", "r", "s"], edits)
     assert len(shown) == 4
     assert shown[1] == before.node[1]
@@ -127,12 +137,15 @@ def test_in_a_function_a_cast_goes_between_argument_node_and_result_and_the_sign
     def plan(view, n):
         down = view.node_count
         up = view.node_count + 1
-        readers = [(n["m"], 0, down), (n["m"], 1, down), (n["f/y"], 0, up), (n["f/z"], 0, up)]
-        return Edits(
-            retypes=(retype(view, ("m", 0)),),
-            rewires=tuple(Rewire(*reader, 0) for reader in readers),
-            new=(cast("down", (n["x"], 0)), cast("up", (n["m"], 0), of=HALF, to=FLOAT)),
+        product = n["m"]
+        rewires = (
+            Rewire(product, 0, down, 0),
+            Rewire(product, 1, down, 0),
+            Rewire(n["f/y"], 0, up, 0),
+            Rewire(n["f/z"], 0, up, 0),
         )
+        casts = (cast("down", (n["x"], 0)), cast("up", (product, 0), of=HALF, to=FLOAT))
+        return Edits(retypes=(retype(view, ("m", 0)),), rewires=rewires, new=casts)
 
     assert edit_function(text, plan).splitlines() == [
         "function f(x: float32) -> (y: float32, z: float32)",
@@ -154,8 +167,10 @@ def test_in_a_function_a_tensor_is_named_by_its_output_and_its_number_there():
     """
 
     def plan(view, n):
-        new = cast("a", (n["s"], 2)), cast("b", (n["t"], 1), of=3), cast("c", (n["x"], 0))
-        return Edits(new=new)
+        of_part = cast("a", (n["s"], 2))
+        of_indices = cast("b", (n["t"], 1), of=3)
+        of_argument = cast("c", (n["x"], 0))
+        return Edits(new=(of_part, of_indices, of_argument))
 
     assert edit_function(text, plan).splitlines()[3:-1] == [
         "  a = Cast(s:output:2) DstT=float16 SrcT=float32 Truncate=false",
@@ -179,11 +194,9 @@ def test_in_a_function_readers_follow_a_node_whose_outputs_get_other_names():
         half = NewNode("half", "Mul", "", ((n["b"], 0), (n["r"], 0)), (n["m"],), types)
         new = view.node_count
         output = {"data_format": attribute(s=b"NHWC")}
-        return Edits(
-            reops=(Reop(n["s"], "BiasAdd", output),),
-            rewires=(Rewire(n["s"], 1, new, 0), Rewire(n["f/z"], 0, new, 0)),
-            new=(half,),
-        )
+        biased = Reop(n["s"], "BiasAdd", output)
+        rewires = (Rewire(n["s"], 1, new, 0), Rewire(n["f/z"], 0, new, 0))
+        return Edits(reops=(biased,), rewires=rewires, new=(half,))
 
     assert edit_function(text, plan).splitlines()[1:] == [
         "  s = BiasAdd(x, half:z:0) T=float32 data_format='NHWC'",

@@ -78,21 +78,14 @@ def view_of(text):
 
 def hoist():
     view = view_of(HOISTING)
-    return Edits(
-        rewires=(Rewire(PRODUCT, 1, ENTER, 0),),
-        waits=(Wait(READ, ENTER),),
-        new=(
-            NewNode(
-                "early",
-                "ReadVariableOp",
-                view.devices[READ],
-                ((W_OUTSIDE, 0),),
-                (X_OUTSIDE,),
-                having(**view.protos[READ].attr),
-            ),
-            made("enter = Enter() frame_name='l' is_constant=true", (EARLY, 0), after=(X_OUTSIDE,)),
-        ),
-    )
+    variable = ((W_OUTSIDE, 0),)
+    after = (X_OUTSIDE,)
+    attributes = having(**view.protos[READ].attr)
+    device = view.devices[READ]
+    early = NewNode("early", "ReadVariableOp", device, variable, after, attributes)
+    enter = made("enter = Enter() frame_name='l' is_constant=true", (EARLY, 0), after=after)
+    rewire = Rewire(PRODUCT, 1, ENTER, 0)
+    return Edits(rewires=(rewire,), waits=(Wait(READ, ENTER),), new=(early, enter))
 
 
 def written(text, edits):
@@ -111,7 +104,9 @@ def check_same(planned, found):
     for mine, other in zip(planned.signatures, found.signatures, strict=True):
         assert mine.slots == other.slots
     for column in ("src_node", "src_port", "dst_node", "dst_position", "src_unit", "dst_unit"):
-        np.testing.assert_array_equal(getattr(planned.edges, column), getattr(found.edges, column))
+        mine = getattr(planned.edges, column)
+        other = getattr(found.edges, column)
+        np.testing.assert_array_equal(mine, other)
     assert list(planned.protos) == list(found.protos)
     for node, kind in enumerate(planned.kinds):
         assert planned.of_kind[kind] is planned.signatures[node]
@@ -122,12 +117,14 @@ def retyped(view):
     reader of that.
     """
     last = view.node_count - 1
-    units = [unit for unit in view.units(last) if view.dtypes[unit] == FLOAT][:1]
-    return Edits(
-        retypes=(view.retyped(units, HALF),),
-        rewires=(Rewire(last, 0, view.node_count, 0),),
-        new=(NewNode.cast("cast", (X, 0), "/device:CPU:0", of=FLOAT, to=HALF),),
-    )
+    units = []
+    for unit in view.units(last):
+        if view.dtypes[unit] == FLOAT:
+            units.append(unit)
+    retype = view.retyped(units[:1], HALF)
+    rewire = Rewire(last, 0, view.node_count, 0)
+    cast = NewNode.cast("cast", (X, 0), "/device:CPU:0", of=FLOAT, to=HALF)
+    return Edits(retypes=(retype,), rewires=(rewire,), new=(cast,))
 
 
 @pytest.mark.parametrize(

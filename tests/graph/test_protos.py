@@ -87,20 +87,17 @@ def test_facts_are_what_the_nodes_say(rows):
     assert found.devices == [node.device for node in made.node]
     number_of = {name: number for number, name in enumerate(found.names)}
     numbers = np.arange(len(rows), dtype=np.int32)
-    inputs = find_inputs(found.texts, TensorNames(found.names), numbers).T.tolist()
-    assert [place for _, _, *place in inputs] == [
-        [reader, position]
-        for reader, node in enumerate(made.node)
-        for position in range(len(node.input))
-    ]
-    assert [(source, port) for source, port, *_ in inputs] == [
-        meaning(text, number_of) for node in made.node for text in node.input
-    ]
+    inputs = find_inputs(found.texts, TensorNames(found.names), numbers)
+    wanted = []
     # Nodes of one kind have one op and the same attributes, but for the values of marks.
-    facts = [
-        (node.op, frozenset((key, value.type) for key, value in node.attr.items()))
-        for node in made.node
-    ]
+    facts = []
+    for reader, node in enumerate(made.node):
+        for position, text in enumerate(node.input):
+            source, port = meaning(text, number_of)
+            wanted.append([source, port, reader, position])
+        types = frozenset((key, value.type) for key, value in node.attr.items())
+        facts.append((node.op, types))
+    assert inputs.T.tolist() == wanted
     assert (found.kinds.tolist(), found.firsts) == numbered(facts)
 
 

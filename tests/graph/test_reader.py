@@ -19,11 +19,11 @@ def read(text, *functions):
 def edges(view):
     """(source:port, reader, number of the reader's input) of each edge."""
     ends = view.edges
+    names = view.names
+    columns = (ends.src_node, ends.src_port, ends.dst_node, ends.dst_position)
     found = []
-    for source, port, reader, position in zip(
-        ends.src_node, ends.src_port, ends.dst_node, ends.dst_position, strict=True
-    ):
-        found.append((f"{view.names[source]}:{port}", view.names[reader], position))
+    for source, port, reader, position in zip(*columns, strict=True):
+        found.append((f"{names[source]}:{port}", names[reader], position))
     return found
 
 
@@ -41,12 +41,10 @@ def test_a_graph_becomes_names_ops_devices_types_and_edges():
     assert view.ops == ["Placeholder", "Split", "Const", "MatMul"]
     assert view.devices == ["", "/device:CPU:0", "", ""]
     assert edges(view) == [("d:0", "s", 0), ("x:0", "s", 1), ("s:1", "m", 0), ("s:0", "m", 1)]
-    assert [view.dtypes[view.base[node] : view.base[node + 1]].tolist() for node in range(4)] == [
-        [1],
-        [3, 1],
-        [3],
-        [1],
-    ]
+    for node, types in enumerate([[1], [3, 1], [3], [1]]):
+        start = view.base[node]
+        end = view.base[node + 1]
+        assert view.dtypes[start:end].tolist() == types
 
 
 def test_reading_leaves_the_graph_as_it_was():

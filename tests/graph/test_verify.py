@@ -73,7 +73,8 @@ def test_a_type_may_be_written_that_was_left_to_the_ops_definition():
 def test_a_value_that_is_not_a_number_is_the_one_that_it_was():
     text = "x = Placeholder()\nr = LeakyRelu(x) alpha=nan"
     assert find_violation(view(text), view(text)) == ""
-    assert find_violation(view(text), view(text.replace("nan", "0.5"))) == CHANGED.format("r")
+    changed = view(text.replace("nan", "0.5"))
+    assert find_violation(view(text), changed) == CHANGED.format("r")
 
 
 def test_maps_inside_attributes_may_be_written_in_another_order():
@@ -230,7 +231,8 @@ def test_what_was_not_planned_is_found(kind, name, old, new, found, is_known):
     read = read_graph(graph(planned), Templates(), known)
     assert find_violation(before, read, edits, after) == ""
     assert old in lines[name]
-    tampered = planned.replace(lines[name], lines[name].replace(old, new, 1))
+    line = lines[name]
+    tampered = planned.replace(line, line.replace(old, new, 1))
     try:
         read = read_graph(graph(tampered), Templates(), known)
         violation = find_violation(before, read, edits, after)
@@ -241,16 +243,18 @@ def test_what_was_not_planned_is_found(kind, name, old, new, found, is_known):
 
 @pytest.mark.parametrize(("text", "edits"), EDITED.values(), ids=EDITED)
 def test_a_graph_in_which_nothing_was_edited_is_not_the_planned_one(text, edits):
-    assert find_violation(view(text), view(text), edits, view(text).after(edits, Templates()))
+    before = view(text)
+    planned = before.after(edits, Templates())
+    assert find_violation(before, view(text), edits, planned)
 
 
 def test_a_cycle_that_a_waiting_cast_makes_is_found():
     cast = NewNode.cast("cast", (X, 0), "", of=FLOAT, to=FLOAT)
+    rewire = Rewire(CONV, 0, SHIFTED + 1, 0)
     violations = []
     for after in (W, CONV):
-        edits = Edits(
-            rewires=(Rewire(CONV, 0, SHIFTED + 1, 0),), new=(cast._replace(after=(after,)),)
-        )
+        waiting = cast._replace(after=(after,))
+        edits = Edits(rewires=(rewire,), new=(waiting,))
         before, proto = written(FOLDING, edits)
         violations.append(find_violation(before, read_graph(proto, Templates())))
     assert violations == ["", "no new cycle: 'conv' is on a cycle"]

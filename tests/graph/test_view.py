@@ -49,11 +49,13 @@ def test_a_detached_view_forgets_protos_and_edges_alone(view):
 
 def test_a_view_tells_what_a_node_reads_and_who_reads_it(view):
     reads = [[], [(0, 0)], [(0, 0)] * 3, [], [(1, 0), (2, 0)]]
-    assert [view.inputs(node) for node in range(5)] == reads
+    for node, read in enumerate(reads):
+        assert view.inputs(node) == read
     assert view.readers(0) == [(1, 0), (2, 0), (2, 1), (2, 2)]
     assert view.readers(2, port=0) == [(4, 1)]
     assert view.readers(2, port=1) == []
-    assert [view.only_reader(node) for node in range(5)] == [None, 4, 4, None, None]
+    for node, reader in enumerate([None, 4, 4, None, None]):
+        assert view.only_reader(node) == reader
 
 
 def lifetimes_of(text):
@@ -116,7 +118,10 @@ def test_a_loop_has_times_too_and_what_stands_behind_it_may_never_run():
     """
     view, lifetimes = lifetimes_of(text)
     assert lifetimes.times.tolist() == [1, 2, 3, 4, 5, 6, 5, 6]
-    bound = {name for name, is_so in zip(view.names, lifetimes.is_bound, strict=True) if is_so}
+    bound = set()
+    for name, is_bound in zip(view.names, lifetimes.is_bound, strict=True):
+        if is_bound:
+            bound.add(name)
     assert bound == {"e", "m", "r", "n", "out", "z"}
     assert lifetimes.last_input(view.names.index("z")) == view.names.index("y")
 
@@ -124,11 +129,8 @@ def test_a_loop_has_times_too_and_what_stands_behind_it_may_never_run():
 def test_sixteen_bit_halves_what_is_live():
     view, lifetimes = lifetimes_of("x = Placeholder() shape=[10]\na = Relu(x)\nb = Relu(a)")
     halved = np.where(np.asarray(view.dtypes) == 1, 14, view.dtypes)
-    assert (
-        lifetimes.bytes_over_time(halved).max() * 2
-        == lifetimes.bytes_over_time(view.dtypes).max()
-        == 40
-    )
+    assert lifetimes.bytes_over_time(view.dtypes).max() == 40
+    assert lifetimes.bytes_over_time(halved).max() == 20
 
 
 @st.composite
@@ -140,7 +142,11 @@ def networks(draw):
 
 
 def _cost(edges, sides):
-    return sum(capacity for tail, head, capacity in edges if sides[tail] and not sides[head])
+    cost = 0
+    for tail, head, capacity in edges:
+        if sides[tail] and not sides[head]:
+            cost += capacity
+    return cost
 
 
 @settings(max_examples=500, deadline=None)
@@ -148,14 +154,17 @@ def _cost(edges, sides):
 def test_no_cut_is_cheaper(case):
     inner, edges = case
     network = Network()
-    assert [network.add_vertex() for _ in range(inner)] == list(range(2, inner + 2))
+    for number in range(inner):
+        assert network.add_vertex() == number + 2
     for edge in edges:
         network.add_edge(*edge)
     sides = network.source_side()
     assert sides[SOURCE]
     assert not sides[SINK]
-    others = itertools.product([False, True], repeat=inner)
-    assert _cost(edges, sides) == min(_cost(edges, [True, False, *other]) for other in others)
+    costs = []
+    for others in itertools.product([False, True], repeat=inner):
+        costs.append(_cost(edges, [True, False, *others]))
+    assert _cost(edges, sides) == min(costs)
 
 
 @pytest.mark.parametrize(

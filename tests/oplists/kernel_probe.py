@@ -133,23 +133,24 @@ class _Convolution(NamedTuple):
         if self.op.startswith("Depthwise"):
             channels = (_CHANNELS, _OUT // _CHANNELS)
         taps = (*[_TAPS] * sides, *channels)
+        strides = _laid_out(self.layout, 1, [self.stride] * sides, 1)
+        dilations = _laid_out(self.layout, 1, [self.dilation] * sides, 1)
         attributes = _written(
-            strides=_laid_out(self.layout, 1, [self.stride] * sides, 1),
-            padding=self.padding,
-            data_format=self.layout,
-            dilations=_laid_out(self.layout, 1, [self.dilation] * sides, 1),
+            strides=strides, padding=self.padding, data_format=self.layout, dilations=dilations
         )
         if self.padding == "EXPLICIT":
             pads = _laid_out(self.layout, (0, 0), [(2, 1)] * sides, (0, 0))
-            attributes += " " + _written(explicit_paddings=[*itertools.chain(*pads)])
+            flat = list(itertools.chain(*pads))
+            attributes += " " + _written(explicit_paddings=flat)
         end = "V2" if self.op == "Conv3D" else ""
         yield Case(self.op, (x, taps), attributes)
         yield Case(f"{self.op}BackpropInput{end}", (np.int32(x), taps, y), attributes)
         yield Case(f"{self.op}BackpropFilter{end}", (x, np.int32(taps), y), attributes)
         if self.padding != "EXPLICIT" or self.op == "Conv2D":
+            inputs = (x, taps, (_OUT,))
             for steps in (["BiasAdd"], ["BiasAdd", "Relu"]):
                 fused = _written(num_args=1, fused_ops=steps)
-                yield Case(f"_Fused{self.op}", (x, taps, (_OUT,)), f"{attributes} {fused}")
+                yield Case(f"_Fused{self.op}", inputs, f"{attributes} {fused}")
 
 
 def _convolutions():
@@ -230,13 +231,15 @@ def _normalizations():
         for layout in _layouts(sides):
             x = tuple(_laid_out(layout, 2, [4] * sides, 4))
             attributes = _written(data_format=layout, is_training=is_training, epsilon=0.001)
-            yield Case("FusedBatchNormV3", (x, *[(4,)] * 4), attributes)
-            yield Case("FusedBatchNormGradV3", (x, x, *[(4,)] * 4), attributes)
+            statistics = [(4,)] * 4
+            inputs = (x, *statistics)
+            yield Case("FusedBatchNormV3", inputs, attributes)
+            yield Case("FusedBatchNormGradV3", (x, *inputs), attributes)
             if sides == 2:
-                yield Case("FusedBatchNormV2", (x, *[(4,)] * 4), attributes)
-                yield Case("FusedBatchNormGradV2", (x, x, *[(4,)] * 3), attributes)
+                yield Case("FusedBatchNormV2", inputs, attributes)
+                yield Case("FusedBatchNormGradV2", (x, x, *statistics[1:]), attributes)
                 fused = f"{attributes} activation_mode='Relu'"
-                yield Case("_FusedBatchNormEx", (x, *[(4,)] * 4), fused)
+                yield Case("_FusedBatchNormEx", inputs, fused)
     yield Case("_MklSwish", ((4, 5),))
 
 
@@ -246,9 +249,13 @@ def _recurrent():
     cells = 4
     steps = 5
     state = (batch, cells)
-    weights = ((size + cells, 4 * cells), *[(cells,)] * 3, (4 * cells,))
+    gates = 4 * cells
+    peepholes = [(cells,)] * 3
+    weights = ((size + cells, gates), *peepholes, (gates,))
     cell = ((batch, size), state, state, *weights)
-    block = (np.array(steps, np.int64), (steps, batch, size), state, state, *weights)
+    length = np.array(steps, np.int64)
+    block = (length, (steps, batch, size), state, state, *weights)
+    results = [(steps, *state)] * 9
     for peephole, clip in itertools.product((False, True), (-1.0, 3.0)):
         of_gradient = _written(use_peephole=peephole)
         attributes = f"{of_gradient} {_written(cell_clip=clip)}"
@@ -256,15 +263,22 @@ def _recurrent():
         yield Case("LSTMBlockCellGrad", (*cell, *[state] * 8), of_gradient)
         for end in ("", "V2"):
             yield Case(f"BlockLSTM{end}", block, attributes)
-            yield Case(f"BlockLSTMGrad{end}", (*block, *[(steps, *state)] * 9), of_gradient)
+            yield Case(f"BlockLSTMGrad{end}", (*block, *results), of_gradient)
 
 
 def channels(case):
     """The channels of the image of a convolution's gradient, and those that its filter reads."""
-    image, taps = (
-        given if isinstance(given, tuple) else tuple(given.tolist()) for given in case.inputs[:2]
-    )
-    return (image[-1], taps[-2]) if len(image) == len(taps) else (-1, -1)
+    image, taps = map(_shape_of, case.inputs[:2])
+    if len(image) != len(taps):
+        return -1, -1
+    return image[-1], taps[-2]
+
+
+def _shape_of(given):
+    """The shape that an input has, or that it says."""
+    if isinstance(given, tuple):
+        return given
+    return tuple(given.tolist())
 
 
 def type_attributes(case, wanted):
@@ -274,7 +288,8 @@ def type_attributes(case, wanted):
         if attr.name in ("T", "TArgs", "TInput", "dtype"):
             types[attr.name] = [wanted]
         elif attr.type == "type":
-            types[attr.name] = [attr.default_value.type or (_FLOAT if attr.name == "U" else _INT32)]
+            number = _FLOAT if attr.name == "U" else _INT32
+            types[attr.name] = [attr.default_value.type or number]
     return types
 
 
@@ -305,7 +320,9 @@ def _input_types(case, wanted):
     found = []
     for arg in op_def_registry.get(case.op).input_arg:
         of_arg = types.get(arg.type_list_attr) or types.get(arg.type_attr) or [arg.type]
-        count = attributes[arg.number_attr].i if arg.number_attr else 1
+        count = 1
+        if arg.number_attr:
+            count = attributes[arg.number_attr].i
         found += of_arg * count
     return found
 
@@ -326,7 +343,8 @@ def _function(name, case, wanted):
             lines.append(f"c{position} = Cast(a{position}) SrcT=float32 DstT={target}")
             inputs[position] = f"c{position}:y:0"
     if case.behind:
-        lines.append(_line(case._replace(op=case.behind), wanted, inputs[:1], "forward"))
+        forward = case._replace(op=case.behind)
+        lines.append(_line(forward, wanted, inputs[:1], "forward"))
         inputs.insert(1, "forward:output:0")
     lines.append(_line(case, wanted, inputs))
     (result, *_) = op_def_registry.get(case.op).output_arg
@@ -335,8 +353,9 @@ def _function(name, case, wanted):
     if of_result != _FLOAT:
         lines.append(f"back = Cast({tensor}) SrcT={_name(of_result)} DstT=float32")
         tensor = "back:y:0"
-    head = f"function {name}({', '.join(arguments)}) -> (r: float32)"
-    return small_graphs.function("\n".join([head, *lines, f"return r = {tensor}"]))
+    lines.insert(0, f"function {name}({', '.join(arguments)}) -> (r: float32)")
+    lines.append(f"return r = {tensor}")
+    return small_graphs.function("\n".join(lines))
 
 
 def outcomes_of(case):
@@ -371,12 +390,18 @@ def _computed(case, kind):
     """
     name = f"case_{next(_numbers)}"
     eager = context.context()
-    eager.add_function_def(_function(name, case, tf.as_dtype(kind).as_datatype_enum))
-    (result,) = eager.call_function(name.encode(), [tf.constant(value) for value in case.values], 1)
+    number = tf.as_dtype(kind).as_datatype_enum
+    eager.add_function_def(_function(name, case, number))
+    values = list(map(tf.constant, case.values))
+    (result,) = eager.call_function(name.encode(), values, 1)
     return result.numpy()
 
 
 if __name__ == "__main__":
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    by_onednn = [name for name in TYPES if onednn.computes(tf.as_dtype(name).as_datatype_enum)]
-    print(json.dumps({"onednn": by_onednn, "outcomes": [outcomes_of(case) for case in cases()]}))
+    by_onednn = []
+    for name in TYPES:
+        if onednn.computes(tf.as_dtype(name).as_datatype_enum):
+            by_onednn.append(name)
+    outcomes = list(map(outcomes_of, cases()))
+    print(json.dumps({"onednn": by_onednn, "outcomes": outcomes}))

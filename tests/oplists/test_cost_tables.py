@@ -26,21 +26,40 @@ from amp_tf.oplists.table import ALLOW, CLEAR, CPU, INFER, ROWS
 FILES = sorted(SHIPPED_FOLDER.glob("*.json"))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+each_table = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+
+
+def listed(*op_lists):
+    """The ops of these lists for CPUs."""
+    found = set()
+    for row in ROWS:
+        if row.table == CPU and row.op_list in op_lists:
+            found.add(row.op)
+    return found
+
+
+def ops_of(rows):
+    """The ops of a table's rows, whose names may go on with how inputs are read."""
+    found = set()
+    for row in rows:
+        op, _, _ = row.partition(",")
+        found.add(op)
+    return found
+
+
+@each_table
 def test_every_row_of_a_shipped_table_is_an_op_that_the_cpu_lists_leave_open(path):
-    open_ops = {row.op for row in ROWS if row.table == CPU and row.op_list in (INFER, CLEAR)}
-    assert {row.partition(",")[0] for row in read_table(path).elements} <= open_ops
+    open_ops = listed(INFER, CLEAR)
+    assert ops_of(read_table(path).elements) <= open_ops
     assert open_ops >= FREE
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@each_table
 def test_every_product_of_the_cpu_lists_costs_as_one_that_was_measured(path):
-    measured = {row.partition(",")[0] for row in read_table(path).products}
-    products = {row.op for row in ROWS if row.table == CPU and row.op_list == ALLOW}
-    assert products - (measured | COSTS_AS.keys()) == {
-        "FusedPadConv2D",
-        "_FusedMatMul",
-    }  # as a MatMul
+    measured = ops_of(read_table(path).products)
+    products = listed(ALLOW)
+    as_a_matmul = {"FusedPadConv2D", "_FusedMatMul"}
+    assert products - (measured | COSTS_AS.keys()) == as_a_matmul
     assert COSTS_AS.keys() <= products
     assert set(COSTS_AS.values()) <= measured <= products
 
@@ -84,14 +103,19 @@ ROWS_OF_PRODUCTS = {
 def test_a_product_costs(op, variant, rows, count):
     products = {"MatMul": (PLAIN, PLAIN), "BatchMatMulV2": (PLAIN, OTHER), **rows}
     table = dataclasses.replace(SHIPPED, products=products)
-    assert table.of_product(op, 1e9, 1e6, variant) == tuple(cost.of(1e9, 1e6) for cost in count)
+    in_float32, in_f16 = count
+    wanted = (in_float32.of(1e9, 1e6), in_f16.of(1e9, 1e6))
+    assert table.of_product(op, 1e9, 1e6, variant) == wanted
 
 
 def test_a_small_product_takes_more_for_each_operation():
     cost = ProductCost(100.0, 0.1, 1_000.0, alone=0.01)
     few = FEW_OPERATIONS
-    assert cost.of(few / 2, 50.0) == pytest.approx(few / 2 * 0.02 + 5 + 1_000)
-    assert cost.of(4 * few, 50.0) == pytest.approx(4 * few * 0.01 + few * 0.01 + 5 + 1_000)
+    fixed = 5 + 1_000
+    fewer = few / 2
+    more = 4 * few
+    assert cost.of(fewer, 50.0) == pytest.approx(fewer * 0.02 + fixed)
+    assert cost.of(more, 50.0) == pytest.approx((more + few) * 0.01 + fixed)
 
 
 def test_times_of_what_is_between_two_measured_sizes_lie_on_the_line_between_theirs():

@@ -128,7 +128,11 @@ def test_the_table_says_what_the_kernels_refuse(found, name):
 
 @pytest.mark.parametrize("name", TYPES)
 def test_what_is_not_refused_is_computed_right(found, name):
-    assert [str(case) for case, outcome in found.of_type(name) if outcome == DIFFERS] == []
+    wrong = []
+    for case, outcome in found.of_type(name):
+        if outcome == DIFFERS:
+            wrong.append(str(case))
+    assert wrong == []
 
 
 def test_every_word_of_the_table_is_needed(found):
@@ -140,17 +144,20 @@ def test_every_word_of_the_table_is_needed(found):
         for case, outcome in found.of_type(name):
             if outcome.startswith(REFUSES):
                 needed.add((what_is_refused(case, name), case.op))
-    listed = {(row.what, op) for row in kernels.REFUSALS for op in row.ops}
-    assert listed <= needed
+    for row in kernels.REFUSALS:
+        for op in row.ops:
+            assert (row.what, op) in needed
 
 
 def test_every_product_that_this_tensorflow_can_run_on_a_cpu_is_a_case():
-    missing = {row.op for row in ROWS if row.op_list == "allow"} - {case.op for case in CASES}
-    without_case = {
-        op
-        for op in missing
-        if op_def_registry.get(op) is not None and has_kernel(op, "CPU", {"T": [FLOAT]})
-    }
+    have_case = {case.op for case in CASES}
+    without_case = set()
+    for row in ROWS:
+        op = row.op
+        if row.op_list != "allow" or op in have_case or op_def_registry.get(op) is None:
+            continue
+        if has_kernel(op, "CPU", {"T": [FLOAT]}):
+            without_case.add(op)
     # The first two may not stand in a new graph, the others take float32 alone.
     gradients = {"Conv3DBackpropFilter", "Conv3DBackpropInput"}
     assert without_case == {*gradients, "GRUBlockCell", "GRUBlockCellGrad"}

@@ -130,11 +130,13 @@ def nothing_registered():
 
 def report(text=TEXT, **settings):
     settings.setdefault("precision", "bfloat16")
-    return amp_tf.rewrite(graph(text), amp_tf.AmpConfig(**settings), hardware=BF16_CPU).report
+    config = amp_tf.AmpConfig(**settings)
+    return amp_tf.rewrite(graph(text), config, hardware=BF16_CPU).report
 
 
 def rule_of(name, **settings):
-    return next(node.reason.code for node in report(**settings).nodes if node.name == name)
+    (found,) = (node for node in report(**settings).nodes if node.name == name)
+    return found.reason.code
 
 
 @pytest.mark.parametrize(

@@ -42,11 +42,14 @@ def float32_products(mode, report):
     cost.
     """
     for graph in report.graphs:
-        for number, op in enumerate(graph.painting.view.ops):
-            if op in PRODUCTS:
-                rule = graph.painting.reason(number).code
-                if not rule.converts and rule is not Code.DOES_NOT_PAY:
-                    yield f"{mode}: {graph.painting.view.names[number]} ({op}): {rule.name}"
+        painting = graph.painting
+        view = painting.view
+        for number, op in enumerate(view.ops):
+            if op not in PRODUCTS:
+                continue
+            rule = painting.reason(number).code
+            if not rule.converts and rule is not Code.DOES_NOT_PAY:
+                yield f"{mode}: {view.names[number]} ({op}): {rule.name}"
 
 
 @pytest.mark.slow
@@ -54,21 +57,25 @@ def float32_products(mode, report):
 @pytest.mark.parametrize("name", BLOCKS)
 def test_no_product_of_an_ordinary_block_is_float32_but_for_its_cost(name, way, modes):
     concrete = traces.step(name, way)
-    traced = {device: traces.optimized(concrete, device) for device in traces.DEVICES}
+    traced = {}
+    for device in traces.DEVICES:
+        traced[device] = traces.optimized(concrete, device)
     lines = []
     now = {}
     for mode in modes:
-        result = rewrite(traced[mode.device], mode)
+        graph = traced[mode.device]
+        result = rewrite(graph, mode)
         assert result.report.converted  # or there would be nothing to see
         lines += float32_products(mode.name, result.report)
-        figures = figures_of(traced[mode.device], result.graph, mode.table)
-        now[name, way, mode.name] = figures
+        now[name, way, mode.name] = figures_of(graph, result.graph, mode.table)
     for result in report_with_xla(concrete):
         lines += float32_products("gpu-float16, XLA", result.report)
     assert not lines, "\n".join(lines)
 
-    rows = table.read(table.COMMITTED)
-    committed = {key: row for key, row in rows.items() if key[:2] == (name, way)}
+    committed = {}
+    for key, row in table.read(table.COMMITTED).items():
+        if key[:2] == (name, way):
+            committed[key] = row
     changed = table.differences(committed, now)
     hint = "python -m benchmarks.decisions makes the table anew; say why it changed"
     assert not changed, "\n".join([*changed, hint])

@@ -46,10 +46,15 @@ def test_the_lists_are_those_of_the_settings(canvas):
 
 
 def test_a_decision_changes_another_canvas(canvas):
-    before = {field.name: getattr(canvas, field.name) for field in dataclasses.fields(canvas)}
-    copies = {name: np.copy(value) for name, value in before.items() if hasattr(value, "dtype")}
-    verdicts = [Decision(verdict, [1], Code.NEEDED, {1: 2}) for verdict in Verdict]
-    painted = canvas.after(Decision(Verdict.ALLOW, [1, 2], Code.ALLOW_LIST), *verdicts)
+    copies = {}
+    for field in dataclasses.fields(canvas):
+        value = getattr(canvas, field.name)
+        if hasattr(value, "dtype"):
+            copies[field.name] = np.copy(value)
+    decisions = [Decision(Verdict.ALLOW, [1, 2], Code.ALLOW_LIST)]
+    for verdict in Verdict:
+        decisions.append(Decision(verdict, [1], Code.NEEDED, {1: 2}))
+    painted = canvas.after(*decisions)
     assert painted.relisted(canvas.on_allow, "clear").on_clear[1]
     for name, copy in copies.items():
         np.testing.assert_array_equal(getattr(canvas, name), copy, err_msg=name)
@@ -58,7 +63,8 @@ def test_a_decision_changes_another_canvas(canvas):
 def test_the_first_reason_stays(canvas):
     for verdict, flags in ((Verdict.ALLOW, "allow"), (Verdict.DENY, "deny")):
         first = Decision(verdict, [2], Code.JOINED)
-        painted = canvas.after(first, Decision(verdict, [2, 3], Code.NEEDED, {2: 1, 3: 1}))
+        second = Decision(verdict, [2, 3], Code.NEEDED, {2: 1, 3: 1})
+        painted = canvas.after(first, second)
         assert getattr(painted, flags).tolist() == [False, False, True, True]
         assert painted.code.tolist() == [0, 0, Code.JOINED, Code.NEEDED]
         assert painted.cause.tolist() == [0, 1, 2, 1]  # a cause belongs to its reason

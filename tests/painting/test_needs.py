@@ -48,33 +48,33 @@ def test_what_is_needed_is_float32_back_to_its_product(op, settings):
 )
 def test_where_filtered_images_are_compared_they_are_float32(text, settings):
     filtered = "strides=[1, 1, 1, 1] padding=SAME"
-    s, twice = (
-        f"{name} = DepthwiseConv2dNative({name}_of, z) {filtered}\n" for name in ("s", "twice")
-    )
-    given = (
-        GIVEN
-        + f"half = Const() value=float32[]*0.5\ns_of = Mul(x, x)\ntwice_of = Mul(x, y)\n{s}{twice}"
-    )
+    given = f"""{GIVEN}
+        half = Const() value=float32[]*0.5
+        s_of = Mul(x, x)
+        twice_of = Mul(x, y)
+        s = DepthwiseConv2dNative(s_of, z) {filtered}
+        twice = DepthwiseConv2dNative(twice_of, z) {filtered}
+    """
     result = painted(f"{given}{text}\nb = MatMul(d, y)", **settings)
     assert result.f16 == "b"
     assert result.code("s") is Code.NEEDED
     assert result.why("twice") == (Code.NEEDED, "d")
-    assert {"s", "twice"} <= set(
-        painted(f"{given}d = Mul(s, twice)\nb = MatMul(d, y)", **settings).f16.split()
-    )
+    multiplied = painted(f"{given}d = Mul(s, twice)\nb = MatMul(d, y)", **settings)
+    assert {"s", "twice"} <= set(multiplied.f16.split())
 
 
 @both
 @pytest.mark.parametrize("op", ["Log", "Log1p", "Cholesky", "MatrixInverse", "Prod"])
 def test_a_logarithm_needs_all_that_it_is_computed_of(op, settings):
-    text = (
-        f"s = AddV2(a, z)\np = Sigmoid(s)\nd = {op}(p{', axis' if op == 'Prod' else ''})\nb = "
-        "MatMul(d, s)"
-    )
+    inputs = "p, axis" if op == "Prod" else "p"
+    text = f"s = AddV2(a, z)\np = Sigmoid(s)\nd = {op}({inputs})\nb = MatMul(d, s)"
     result = painted(INPUT + text, **settings)
     assert result.why("p") == (Code.NEEDED, "d")
     assert result.why("s") == (Code.NEEDED, "p")
-    assert result.f16 == ("" if op in table.DECOMPOSING else "a b")
+    if op in table.DECOMPOSING:
+        assert result.f16 == ""
+    else:
+        assert result.f16 == "a b"
 
 
 @both
@@ -103,17 +103,19 @@ def test_a_product_is_16_bit_whoever_reads_it_and_what_was_fused_into_it_is_spli
     )
     result = painted(INPUT + text + "b = MatMul(d, y)", **CPU)
     assert result.f16 == "a f b"
-    assert [result.painting.view.names[node] for node in result.painting.to_split] == ["f"]
-    plain = painted(
-        INPUT + text.replace("Sub(moved, a)", "Tanh(moved)") + "b = MatMul(d, y)", **CPU
-    )
+    painting = result.painting
+    (split,) = painting.to_split
+    assert painting.view.names[split] == "f"
+    text = text.replace("Sub(moved, a)", "Tanh(moved)")
+    plain = painted(INPUT + text + "b = MatMul(d, y)", **CPU)
     assert not plain.painting.to_split
 
 
 @both
 def test_what_the_user_forces_stays_so(settings):
     text = "s = AddV2(a, z)\nlogged = Log(s)\nb = MatMul(logged, s)"
-    assert "s" in painted(INPUT + text, force_f16=("^s$",), **settings).f16.split()
+    result = painted(INPUT + text, force_f16=("^s$",), **settings)
+    assert "s" in result.f16.split()
 
 
 def test_the_sentence_says_by_which_node_or_nothing():
@@ -163,7 +165,8 @@ def test_of_two_averages_of_windows_that_are_subtracted_neither_is_rounded():
     )
     result = painted(INPUT + text, **CPU)
     assert result.f16 == "a b"
-    assert result.code("square") is result.code("mean") is Code.NEEDED
+    for name in ("square", "mean"):
+        assert result.code(name) is Code.NEEDED
 
 
 SIZED = "q = Mul(twice, twice)\nt = Sum(q, axis)\n"
@@ -208,7 +211,8 @@ def test_a_difference_needs_what_a_bounded_function_was_computed_of(op, settings
     result = painted(f"{INPUT}t = Mul(a, y)\n{text}", **settings)
     assert result.f16 == "a b c"
     assert result.why("s") == (Code.NEEDED, "p")
-    of_a_layer = painted(f"{INPUT}t = Squeeze(a)\n{text.replace('AddV2(t', 'AddV2(a')}", **settings)
+    text = text.replace("AddV2(t", "AddV2(a")
+    of_a_layer = painted(f"{INPUT}t = Squeeze(a)\n{text}", **settings)
     assert {"s", "p"} <= set(of_a_layer.f16.split())
 
 
@@ -370,13 +374,14 @@ def test_what_a_call_gets_is_used_by_a_product_if_its_function_has_one(op, resul
     from tests.small_graphs import function, graph
 
     text = GIVEN + "a = MatMul(x, y)\nm = Mul(a, y)\nc = callee(m)"
+    callee = function(CALLED.format(op=op, result=result))
     config = AmpConfig(precision="bfloat16", target="cpu")
-    done = rewrite(
-        graph(text, function(CALLED.format(op=op, result=result))), config, preserve=["c"]
-    )
-    assert (
-        " ".join(node.name for node in done.report.graphs[0].nodes if node.precision.is_f16) == f16
-    )
+    done = rewrite(graph(text, callee), config, preserve=["c"])
+    converted = []
+    for node in done.report.graphs[0].nodes:
+        if node.precision.is_f16:
+            converted.append(node.name)
+    assert " ".join(converted) == f16
 
 
 # ---------------------------------------------------------------- whole numbers
@@ -398,7 +403,9 @@ def test_positions_are_rounded_once_only():
         assert nodes[name].reason.code is Code.WHOLE_NUMBERS
     assert nodes["flow"].precision.is_f16
     places = np.arange(513.0, 577.0)
-    np.testing.assert_array_equal(fetched(new, places=places), fetched(old, places=places))
+    found = fetched(new, places=places)
+    wanted = fetched(old, places=places)
+    np.testing.assert_array_equal(found, wanted)
 
 
 def test_a_cast_to_bool_keeps_nothing():
@@ -425,16 +432,19 @@ SMALL = """
 def made(links: Sequence[tuple[int, int]] = (), computes: np.ndarray | None = None) -> ValueGraph:
     """The value graph of the small graph, of which each node computes by default."""
     view = read_graph(graph(SMALL), Templates())
-    edges = find_edges(view, view.edges.src_unit, view.edges.dst_unit, links)
+    ends = view.edges
+    edges = find_edges(view, ends.src_unit, ends.dst_unit, links)
     none = np.zeros(6, np.bool_)
-    return ValueGraph(
-        view,
-        *edges,
-        products=none,
-        users=none,
-        is_open=none,
-        computes=~none if computes is None else computes,
-    )
+    if computes is None:
+        computes = ~none
+    return ValueGraph(view, *edges, products=none, users=none, is_open=none, computes=computes)
+
+
+def on_cycles(
+    values: ValueGraph, through: np.ndarray, closing: np.ndarray, links: np.ndarray
+) -> list[int]:
+    """Returns the numbers of the nodes on cycles."""
+    return np.flatnonzero(values.on_cycles(through, closing, links)).tolist()
 
 
 def test_a_cycle_is_found_where_a_node_or_links_close_it() -> None:
@@ -442,16 +452,18 @@ def test_a_cycle_is_found_where_a_node_or_links_close_it() -> None:
     every = np.ones(6, np.bool_)
     half = np.arange(6) == 2
     no_links = np.zeros((2, 0), np.int32)
-    assert not values.on_cycles(every, half, no_links).any()
+    assert not on_cycles(values, every, half, no_links)
     link = np.array([[5], [2]])  # from the end to the half
-    assert np.flatnonzero(values.on_cycles(every, ~every, link)).tolist() == [2, 3, 5]
-    assert np.flatnonzero(made([(5, 2)]).on_cycles(every, half, no_links)).tolist() == [2, 3, 5]
+    assert on_cycles(values, every, ~every, link) == [2, 3, 5]
+    linked = made([(5, 2)])
+    assert on_cycles(linked, every, half, no_links) == [2, 3, 5]
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_cycles_are_what_reaches_itself_together(seed: int) -> None:
     dice = np.random.default_rng(seed)
-    links = dice.integers(0, 6, (dice.integers(0, 9), 2)).T
+    count = dice.integers(0, 9)
+    links = dice.integers(0, 6, (count, 2)).T
     through = dice.random(6) < 0.8
     computes = dice.random(6) < 0.6
     values = made(computes=computes)
@@ -462,23 +474,25 @@ def test_cycles_are_what_reaches_itself_together(seed: int) -> None:
     for middle in range(6):
         reaches |= reaches[:, middle, None] & reaches[middle]
     together = reaches & reaches.T
-    wanted = [node for node, row in enumerate(together) if row.sum() > 1 and computes[row].any()]
+    wanted = []
+    for node, row in enumerate(together):
+        if row.sum() > 1 and computes[row].any():
+            wanted.append(node)
     none = np.zeros(6, np.bool_)
-    assert np.flatnonzero(values.on_cycles(through, none, links)).tolist() == wanted
+    assert on_cycles(values, through, none, links) == wanted
     closed = made(links.T.tolist(), computes)
     closing = np.isin(range(6), links[1])
-    assert np.flatnonzero(closed.on_cycles(through, closing, links[:, :0])).tolist() == wanted
+    assert on_cycles(closed, through, closing, links[:, :0]) == wanted
 
 
 def test_the_heaviest_path_counts_weights_on_both_sides() -> None:
     values = made()
-    weights, between = values.heaviest_paths(np.ones(6, np.bool_), np.array([0, 3, 5, 1, 0, 0]))
-    assert weights.tolist() == [9, 9, 9, 9, 9, 9]
-    assert [values.view.names[node] for node in np.flatnonzero(between)] == [
-        "square",
-        "half",
-        "sum",
-    ]
+    every = np.ones(6, np.bool_)
+    given = np.array([0, 3, 5, 1, 0, 0])
+    weights, between = values.heaviest_paths(every, given)
+    assert weights.tolist() == [9] * 6
+    names = np.array(values.view.names)
+    assert names[between].tolist() == ["square", "half", "sum"]
 
 
 def test_what_two_rules_keep_has_the_reason_of_the_first():
@@ -486,6 +500,5 @@ def test_what_two_rules_keep_has_the_reason_of_the_first():
         "x = Placeholder()\nb = Placeholder()\nproduct = MatMul(x, x)\nsum = AddV2(product, "
         "b)\nresult = Relu(sum)"
     )
-    assert (
-        painted(text).code("sum") is Code.AFTER_PRODUCTS
-    )  # and not the origins', who say later that it is joined
+    # And not the origins', who say later that it is joined.
+    assert painted(text).code("sum") is Code.AFTER_PRODUCTS

@@ -45,7 +45,8 @@ def without_needs():
     ],
 )
 def test_what_adds_exact_data_to_what_a_product_gave_is_float32(joined):
-    assert painted(START + joined + END, **CPU).code("s") is Code.JOINED
+    result = painted(START + joined + END, **CPU)
+    assert result.code("s") is Code.JOINED
 
 
 @pytest.mark.parametrize(
@@ -64,26 +65,29 @@ def test_what_adds_exact_data_to_what_a_product_gave_is_float32(joined):
     ],
 )
 def test_what_multiplies_or_adds_parameters_and_what_products_alone_read_may_be_16_bit(free):
-    assert "s" in painted(START + free + END, **CPU).f16.split()
+    result = painted(START + free + END, **CPU)
+    assert "s" in result.f16.split()
 
 
 @pytest.mark.usefixtures("without_needs")
 def test_what_moves_a_joined_value_to_a_sum_is_float32():
-    result = painted(
-        START + "m = ConcatV2(a, x, axis) N=2\nr = Relu(m)\ns = Sub(r, a)" + END, **CPU
-    )
+    text = "m = ConcatV2(a, x, axis) N=2\nr = Relu(m)\ns = Sub(r, a)"
+    result = painted(START + text + END, **CPU)
     assert result.f16 == "a b"
-    assert {result.code(name) for name in ("m", "r", "s")} == {Code.JOINED}
+    for name in ("m", "r", "s"):
+        assert result.code(name) == Code.JOINED, name
 
 
 def test_a_bounded_or_normalized_result_begins_anew():
     result = painted(START + "j = AddV2(x, a)\nt = Tanh(j)\ns = AddV2(t, a)" + END, **CPU)
-    assert result.code("j") is result.code("t") is Code.JOINED
+    for name in ("j", "t"):
+        assert result.code(name) is Code.JOINED
     assert "s" in result.f16.split()
 
 
 def test_a_sum_that_no_product_uses_is_told_so():
-    assert painted(START + "s = AddV2(x, a)", **CPU).code("s") is Code.AFTER_PRODUCTS
+    result = painted(START + "s = AddV2(x, a)", **CPU)
+    assert result.code("s") is Code.AFTER_PRODUCTS
 
 
 def test_an_argument_that_a_trace_captured_is_a_parameter():
@@ -98,15 +102,16 @@ def test_an_argument_that_a_trace_captured_is_a_parameter():
     @tf.function
     def run(x, y):
         a = tf.matmul(x, weight)
-        return tf.matmul(tf.add(a, kept, name="captured"), tf.add(a, y, name="given"))
+        captured = tf.add(a, kept, name="captured")
+        given = tf.add(a, y, name="given")
+        return tf.matmul(captured, given)
 
     function = run.get_concrete_function(*[tf.TensorSpec((4, 4))] * 2)
-    done = rewrite(
-        function.function_def, AmpConfig(**CPU), library=function.graph.as_graph_def().library
-    )
-    f16 = {node.name: node.precision.is_f16 for node in done.report.graphs[0].nodes}
-    assert f16["captured"]
-    assert not f16["given"]
+    library = function.graph.as_graph_def().library
+    done = rewrite(function.function_def, AmpConfig(**CPU), library=library)
+    nodes = {node.name: node for node in done.report.graphs[0].nodes}
+    assert nodes["captured"].precision.is_f16
+    assert not nodes["given"].precision.is_f16
 
 
 # ---------------------------------------------------------------- running sums
@@ -159,7 +164,8 @@ STATES = {
 @both
 @pytest.mark.parametrize(("body", "f16", "summed"), STATES.values(), ids=STATES)
 def test_a_state_is_a_running_sum_where_it_is_itself_and_something(body, f16, summed, settings):
-    check(LOOP.format(body=body), f16, dict.fromkeys(summed.split(), Code.RUNNING_SUM), settings)
+    rules = dict.fromkeys(summed.split(), Code.RUNNING_SUM)
+    check(LOOP.format(body=body), f16, rules, settings)
 
 
 #: The second as the Tversky loss, whose labels are an argument and whose sums are results.
@@ -190,29 +196,28 @@ def test_a_result_that_may_be_the_next_argument_is_a_running_sum(body, result, f
         return y = {result}
         return z = u:product:0
     """
-    check(text, f16, dict.fromkeys(summed.split(), Code.RUNNING_SUM), CPU)
+    rules = dict.fromkeys(summed.split(), Code.RUNNING_SUM)
+    check(text, f16, rules, CPU)
 
 
 def chain(additions: int) -> str:
     lines = [GIVEN, "s0 = MatMul(x, y)"]
     for number in range(additions):
-        lines += [
-            f"p{number} = MatMul(s{number}, y)",
-            f"s{number + 1} = AddV2(s{number}, p{number})",
-        ]
-    return "\n".join([*lines, f"end = MatMul(s{additions}, y)"])
+        lines.append(f"p{number} = MatMul(s{number}, y)")
+        lines.append(f"s{number + 1} = AddV2(s{number}, p{number})")
+    lines.append(f"end = MatMul(s{additions}, y)")
+    return "\n".join(lines)
 
 
 @both
 def test_a_sum_that_is_normalized_on_its_way_begins_anew(settings):
     lines = [GIVEN, "s0 = MatMul(x, y)", "g = MatMul(y, y)"]
     for n in range(12):
-        lines += [
-            f"f{n} = MatMul(s{n}, y)",
-            f"a{n} = AddV2(s{n}, f{n})",
-            f"s{n + 1} = Mul(a{n}, g)",
-        ]
-    result = painted("\n".join([*lines, "end = MatMul(s12, y)"]), **settings)
+        lines.append(f"f{n} = MatMul(s{n}, y)")
+        lines.append(f"a{n} = AddV2(s{n}, f{n})")
+        lines.append(f"s{n + 1} = Mul(a{n}, g)")
+    lines.append("end = MatMul(s12, y)")
+    result = painted("\n".join(lines), **settings)
     assert {"a0", "a6", "a11"} <= set(result.f16.split())
 
 
@@ -240,15 +245,18 @@ READ = "handle = VarHandleOp() dtype=float32 shape=[4]\nread = ReadVariableOp(ha
 def test_neither_a_norm_behind_a_chain_nor_a_bias_before_it_makes_it_longer(read, settings):
     text = chain(LONGEST_SUM) + NORM
     if read:
-        text = text.replace("s0 = MatMul(x, y)\n", BIAS.format(read=read)).replace(
-            "AddV2(s0,", "AddV2(biased,"
-        )
-    assert ("s1" in painted(text, **settings).f16.split()) == ("Placeholder" not in read)
+        text = text.replace("s0 = MatMul(x, y)\n", BIAS.format(read=read))
+        text = text.replace("AddV2(s0,", "AddV2(biased,")
+    converted = painted(text, **settings).f16.split()
+    assert ("s1" in converted) == ("Placeholder" not in read)
 
 
 @both
 def test_a_long_chain_of_additions_is_float32_and_a_short_one_is_not(settings):
-    assert "s1" in painted(chain(LONGEST_SUM), **settings).f16.split()
+    short = painted(chain(LONGEST_SUM), **settings)
+    assert "s1" in short.f16.split()
     long = painted(chain(LONGEST_SUM + 1), **settings)
-    assert {long.code(f"s{number}") for number in range(1, LONGEST_SUM + 2)} == {Code.RUNNING_SUM}
-    assert {f"p{number}" for number in range(LONGEST_SUM + 1)} <= set(long.f16.split())
+    converted = long.f16.split()
+    for number in range(LONGEST_SUM + 1):
+        assert long.code(f"s{number + 1}") == Code.RUNNING_SUM
+        assert f"p{number}" in converted

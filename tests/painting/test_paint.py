@@ -63,9 +63,9 @@ def test_forcing_all_respects_preserve_and_name_rules():
 def test_a_detached_painting_still_says_why():
     painting = painted(CHAIN).painting
     detached = painting.detached()
-    nodes = range(painting.view.node_count)
-    assert [detached.reason(node) for node in nodes] == [painting.reason(node) for node in nodes]
-    assert [detached.trail(node) for node in nodes] == [painting.trail(node) for node in nodes]
+    for node in range(painting.view.node_count):
+        assert detached.reason(node) == painting.reason(node)
+        assert detached.trail(node) == painting.trail(node)
 
 
 POOLING_GRADIENT = (

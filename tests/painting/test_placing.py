@@ -61,7 +61,8 @@ SHOWN = {
 @both
 @pytest.mark.parametrize(("text", "f16", "passing"), SHOWN.values(), ids=SHOWN)
 def test_casts_stand_behind_what_passes_a_float32_value_on(text, f16, passing, settings):
-    check(INPUT + text, f16, dict.fromkeys(passing.split(), Code.CARRIED), settings)
+    rules = dict.fromkeys(passing.split(), Code.CARRIED)
+    check(INPUT + text, f16, rules, settings)
 
 
 def test_the_gradient_of_a_bias_is_a_sum_of_gradients_that_nobody_rounded():

@@ -106,7 +106,8 @@ def test_a_mask_of_the_lowest_float32_stays_in_float32_with_its_softmax(mask):
     _, found = nodes(attention(mask))
     assert found["softmax"].reason.code is Code.BEYOND_RANGE
     assert found["softmax"].reason.cause == "masked"
-    assert found["scores"].reason.code is found["result"].reason.code is Code.ALLOW_LIST
+    for name in ("scores", "result"):
+        assert found[name].reason.code is Code.ALLOW_LIST
 
 
 @pytest.mark.parametrize("lowest", [-1e9, -np.inf, Precision.BFLOAT16.max_finite])
@@ -330,4 +331,5 @@ def test_what_reads_an_op_that_gives_the_lowest_float32_is_float32(settings):
         "hits = ComputeAccidentalHits(true, sampled) num_true=1\ns = AddV2(a, hits:2)\nb = "
         "MatMul(s, x)"
     )
-    assert painted(text, **settings).why("s") == (Code.BEYOND_RANGE, "hits")
+    result = painted(text, **settings)
+    assert result.why("s") == (Code.BEYOND_RANGE, "hits")

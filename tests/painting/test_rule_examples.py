@@ -51,17 +51,18 @@ def examples_of(row):
     found = []
     for match in HEADED.finditer(inspect.getdoc(row.apply) or ""):
         precision, *others = match["settings"].split(", ")
-        settings = dict(other.split("=", 1) for other in others if "=" in other)
-        if all(other == row.name for other in others if "=" not in other):
+        settings = {"precision": precision}
+        rows = set()
+        for other in others:
+            key, is_setting, value = other.partition("=")
+            if is_setting:
+                settings[key] = (value,)
+            else:
+                rows.add(other)
+        if rows <= {row.name}:
             text = inspect.cleandoc(match["lines"])
             lines = [MARK.sub("", line) for line in text.splitlines()]
-            found.append(
-                Example(
-                    {"precision": precision, **{key: (settings[key],) for key in settings}},
-                    lines,
-                    text,
-                )
-            )
+            found.append(Example(settings, lines, text))
     return found
 
 
@@ -78,11 +79,12 @@ def converted_types(example):
         types = read_types([reader], [signature])
         for text, place in zip(reader.input, signature.inputs, strict=True):
             read.setdefault(text.partition(":")[0], types[place])
-    given = [
-        VARIABLE if name == "bias" else f"{name} = Placeholder() dtype={type_name(data_type)}"
-        for name, data_type in read.items()
-        if name not in defined
-    ]
+    given = []
+    for name, data_type in read.items():
+        if name == "bias" and name not in defined:
+            given.append(VARIABLE)
+        elif name not in defined:
+            given.append(f"{name} = Placeholder() dtype={type_name(data_type)}")
     build = shaped if example.settings["precision"] == "auto" else graph
     made = build("\n".join([*given, *example.nodes]))
     types = {}
@@ -103,16 +105,23 @@ def marked(example, row):
         name = node(line).name
         old = before.get(name, [])
         new = after.get(name, [])
-        told = [
-            f" ({', '.join(types)})" if old and new and old != new else "" for types in (old, new)
-        ]
-        words = [
-            f"f16{names}" if types else "float32"
-            for types, names in zip((old, new), told, strict=True)
-        ]
-        mark = " → ".join(words if old != new else words[:1] if new else [])
+        names_types = bool(old and new)
+        mark = ""
+        if old != new:
+            mark = f"{words_for(old, names_types)} → {words_for(new, names_types)}"
+        elif new:
+            mark = "f16"
         lines.append(f"{line:<{width}}{mark}".rstrip())
     return "\n".join(lines)
+
+
+def words_for(types, names_types):
+    """Returns the mark of a node with these 16-bit types, with the types' names if asked."""
+    if not types:
+        return "float32"
+    if names_types:
+        return f"f16 ({', '.join(types)})"
+    return "f16"
 
 
 @pytest.mark.parametrize("row", RULES, ids=[row.name for row in RULES])

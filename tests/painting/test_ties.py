@@ -7,7 +7,7 @@ import pytest
 
 from amp_tf.errors import GraphError
 from amp_tf.painting.reasons import Code
-from tests.painting.painted import fetched, painted, rewritten
+from tests.painting.painted import CPU, fetched, painted, rewritten
 from tests.small_graphs import function
 
 pytestmark = pytest.mark.cpu_dependent
@@ -155,17 +155,15 @@ def test_a_rounding_before_both_a_maximum_and_its_values_does_not_excuse_another
 @pytest.mark.parametrize("op", ["Abs", "Relu", "ReverseV2", "Tile"])
 def test_what_is_compared_with_what_it_was_made_of_is_rounded_like_it(op):
     """x is below max(x, 0) where it is negative, and nowhere else."""
-    result = painted(
-        f"""
+    inputs = "x" if op in ("Abs", "Relu") else "x, how"
+    text = f"""
         x = Placeholder()
         how = Const() dtype=int32 value=int32[2]*1
-        chosen = {op}({"x" if op in ("Abs", "Relu") else "x, how"})
+        chosen = {op}({inputs})
         mask = Greater(chosen, x)
         product = MatMul(chosen, x)
-        """,
-        precision="bfloat16",
-        target="cpu",
-    )
+    """
+    result = painted(text, **CPU)
     assert result.f16 == "product"
     assert result.code("chosen") is Code.COMPARED
 
@@ -250,8 +248,7 @@ def test_a_list_with_a_node_that_must_stay_stays():
 )
 def test_a_list_that_leaves_the_graph_stays(boundary):
     library = function("function h(x: variant) -> (y: variant)\nreturn y = x")
-    result = painted(
-        BASE + SET_GET.format(value="x") + f"allow1 = MatMul(g, g)\n{boundary}", library
-    )
+    text = BASE + SET_GET.format(value="x") + f"allow1 = MatMul(g, g)\n{boundary}"
+    result = painted(text, library)
     assert result.f16 == "allow1"
     assert result.why("g") == (Code.LIST_ESCAPES, "")

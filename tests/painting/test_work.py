@@ -36,7 +36,12 @@ def _placeholder(*shape):
 def _loop(condition, start=0):
     """A loop of a counter and of a product."""
     w = _placeholder(4, 4)
-    return tf.while_loop(condition, lambda i, y: (i + 1, tf.matmul(y, w)), (start, w))[1]
+
+    def turn(i, y):
+        return i + 1, tf.matmul(y, w)
+
+    _, done = tf.while_loop(condition, turn, (start, w))
+    return done
 
 
 # An op, its inputs' shapes, its output's, and the factors of what is counted; n is any size.
@@ -86,12 +91,15 @@ def _shapes(text):
 def test_counts_are_those_of_the_formula(row):
     op, inputs, outputs, factors = row.split(": ")
     op, _, equation = op.partition(" ")
-    found = count_operations(op, [*_shapes(inputs)], [*_shapes(outputs)], equation)
+    of_inputs = list(_shapes(inputs))
+    of_outputs = list(_shapes(outputs))
+    found = count_operations(op, of_inputs, of_outputs, equation)
     if factors == "unknown":
         assert found is None
     else:
         factors = factors.replace("n", str(NOMINAL_BATCH)).split()
-        assert found == pytest.approx(math.prod(map(int, factors)), rel=1e-12)
+        count = math.prod(map(int, factors))
+        assert found == pytest.approx(count, rel=1e-12)
 
 
 def test_a_loop_in_a_loop_runs_that_many_times_more():
@@ -100,7 +108,8 @@ def test_a_loop_in_a_loop_runs_that_many_times_more():
             return j + 1, tf.matmul(z, z)
 
         def outer(i, y):
-            return i + 1, tf.while_loop(lambda j, _: j < 3, square, (0, y))[1]
+            _, squared = tf.while_loop(lambda j, _: j < 3, square, (0, y))
+            return i + 1, squared
 
         tf.while_loop(lambda i, _: i < 5, outer, (0, _placeholder(4, 4)))
 
@@ -143,14 +152,18 @@ def test_a_long_counter_counts_too(bound):
     def condition(i, _):
         return i < tf.constant(bound, tf.int64)
 
-    assert _runs(lambda: _loop(condition, tf.constant(0, tf.int64))) == [float(bound)]
+    def build():
+        _loop(condition, tf.constant(0, tf.int64))
+
+    assert _runs(build) == [float(bound)]
 
 
 def test_a_gradient_turns_as_often_as_its_loop():
     def build():
         done = _loop(lambda i, _: i < 24)
-        (w,) = [op.outputs[0] for op in done.graph.get_operations() if op.type == "Placeholder"]
-        tf.gradients(done, w)
+        operations = done.graph.get_operations()
+        (w,) = (op for op in operations if op.type == "Placeholder")
+        tf.gradients(done, w.outputs[0])
 
     assert set(_runs(build)) == {24}
 

@@ -27,11 +27,9 @@ _SECOND_VERSION = {
 
 def config_for(mode, knobs=None):
     """The settings of amp_tf that correspond to a mode and its knobs."""
+    settings = dataclasses.asdict(knobs or Knobs())
     return amp_tf.AmpConfig(
-        precision=mode.precision,
-        target=mode.target,
-        ignore_performance=True,
-        **dataclasses.asdict(knobs or Knobs()),
+        precision=mode.precision, target=mode.target, ignore_performance=True, **settings
     )
 
 
@@ -44,10 +42,9 @@ def run_ours(graph_def, mode, preserve, knobs=None):
     Raises:
         amp_tf.AmpError: what :func:`amp_tf.rewrite` raises.
     """
+    config = config_for(mode, knobs)
     with mock.patch.object(targets, "ROUNDED", frozenset()):
-        result = amp_tf.rewrite(
-            graph_def, config_for(mode, knobs), hardware=JUDGED, preserve=tuple(preserve)
-        )
+        result = amp_tf.rewrite(graph_def, config, hardware=JUDGED, preserve=tuple(preserve))
     return outcome(graph_def, result.graph)
 
 
@@ -81,13 +78,11 @@ def _is_batch_norm_untouched(ours, original, node, attr):
     """The deliberate difference "batch-norm-untouched": only the op's version differs, no type
     does.
     """
-    renamed = _SECOND_VERSION.get(ours.ops.get(node, "")) == original.ops.get(node)
-    return (
-        renamed
-        and attr == "U"
-        and (node, "U") not in ours.types
-        and original.types[node, "U"] == (DT_FLOAT,)
-    )
+    second_version = _SECOND_VERSION.get(ours.ops.get(node, ""))
+    if attr != "U" or second_version != original.ops.get(node):
+        return False
+    place = (node, "U")
+    return place not in ours.types and original.types[place] == (DT_FLOAT,)
 
 
 def rewired(before, after):
@@ -103,9 +98,11 @@ def rewired(before, after):
     found = []
     for name, node in added.items():
         if name.endswith(LIST_SUFFIX):
-            twins[name], _, _ = name.removesuffix(f"-{LIST_SUFFIX}").rpartition("-")
-            maker = old[twins[name]]
-            if (node.op, node.input, node.device) != (maker.op, maker.input, maker.device):
+            twin, _, _ = name.removesuffix(f"-{LIST_SUFFIX}").rpartition("-")
+            twins[name] = twin
+            maker = old[twin]
+            is_alike = node.op == maker.op and node.input == maker.input
+            if not is_alike or node.device != maker.device:
                 found.append(f"{name} does not make the list of {maker.name}")
         elif node.op != "Cast":
             found.append(f"{name} is no Cast but a {node.op}")
@@ -114,7 +111,8 @@ def rewired(before, after):
             continue
         was = old[node.name]
         sources = [_original(source, added, twins) for source in node.input]
-        if sources != [_plain(source) for source in was.input]:
+        wanted = list(map(_plain, was.input))
+        if sources != wanted:
             found.append(f"{node.name} reads {sources}, was {list(was.input)}")
         if node.device != was.device:
             found.append(f"{node.name} is on {node.device!r}, was on {was.device!r}")
@@ -143,7 +141,10 @@ def type_errors(graph):
         wanted = input_types(node)
         if wanted is None:
             continue
-        data = [source for source in node.input if not source.startswith("^")]
+        data = []
+        for source in node.input:
+            if not source.startswith("^"):
+                data.append(source)
         if len(wanted) != len(data):
             errors.append(f"{node.name} takes {len(wanted)} inputs and has {len(data)}")
             continue

@@ -58,7 +58,10 @@ def judge(graph, mode):
             raise
         return Verdict(f"left out: force-all-fixed ({str(error)[:40]})")
     # Grappler counts every Placeholder among the feeds, which are preserved.
-    feeds = tuple(node.name for node in graph.graph_def.node if node.op == "Placeholder")
+    feeds = []
+    for node in graph.graph_def.node:
+        if node.op == "Placeholder":
+            feeds.append(node.name)
     with undone():
         ours = run_ours(graph.graph_def, mode, (*graph.preserve, *feeds), graph.knobs)
     left_out = reason_to_leave_out(graph, mode, original)
@@ -86,9 +89,10 @@ def knobs_for_original(graph, mode):
         if row.op in OWN & used and row.table == table:
             field = f"{row.op_list}_add"
             changes.setdefault(field, {*getattr(knobs, field)}).add(row.op)
-    return dataclasses.replace(
-        knobs, **{field: tuple(sorted(ops)) for field, ops in changes.items()}
-    )
+    fields = {}
+    for field, ops in changes.items():
+        fields[field] = tuple(sorted(ops))
+    return dataclasses.replace(knobs, **fields)
 
 
 @contextlib.contextmanager
@@ -112,11 +116,12 @@ def reason_to_leave_out(graph, mode, original):
             return "kernel-missing"
         if node.op == "Cast" and node.name in graph.preserve:
             return "preserved-cast"
-    if graph.knobs.level == "UNSAFE_FORCE_ALL" and any(
-        node.op == "Cast" and mode.f16 in (node.attr["SrcT"].type, node.attr["DstT"].type)
-        for node in before.values()
-    ):
-        return "force-all-casts"
+    if graph.knobs.level == "UNSAFE_FORCE_ALL":
+        for node in before.values():
+            if node.op != "Cast":
+                continue
+            if mode.f16 in (node.attr["SrcT"].type, node.attr["DstT"].type):
+                return "force-all-casts"
     return ""
 
 
@@ -142,7 +147,8 @@ def _has_float32(node):
 def has_kernel(node, mode):
     """Tells whether this TensorFlow runs the node with its types on the mode's device type."""
     types = dict(type_attributes(node))
-    for constraints in _kernels(node.op, "GPU" if mode is Mode.CUDA else "CPU"):
+    device_type = "GPU" if mode is Mode.CUDA else "CPU"
+    for constraints in _kernels(node.op, device_type):
         met = []
         for attr, allowed in constraints.items():
             met.append(attr in types and allowed.issuperset(types[attr]))
@@ -174,28 +180,33 @@ def _result_can_be_f16(node, mode):
     counts.
     """
     definition = op_def(node.op)
-    arg = definition.output_arg[0] if definition and definition.output_arg else None
-    if arg is None or arg.type_list_attr:
+    if not definition or not definition.output_arg:
         return True
-    if not arg.type_attr:
-        return arg.type != DT_FLOAT or any(
-            _can_be_f16(node, attr.name, mode) for attr in definition.attr
-        )
-    return node.attr[arg.type_attr].type != DT_FLOAT or _can_be_f16(node, arg.type_attr, mode)
+    arg = definition.output_arg[0]
+    if arg.type_list_attr:
+        return True
+    if arg.type_attr:
+        data_type = node.attr[arg.type_attr].type
+        return data_type != DT_FLOAT or _can_be_f16(node, arg.type_attr, mode)
+    if arg.type != DT_FLOAT:
+        return True
+    return any(_can_be_f16(node, attr.name, mode) for attr in definition.attr)
 
 
 def _can_be_f16(node, name, mode):
     """Tells whether a float32 type attribute can be 16 bit, alone or with all others."""
-    convertible = [
-        attr.name
-        for attr in op_def(node.op).attr
-        if attr.type == "type"
-        and node.attr[attr.name].type == DT_FLOAT
-        and (not attr.allowed_values.list.type or mode.f16 in attr.allowed_values.list.type)
-    ]
-    return name in convertible and any(
-        has_kernel(_with_f16(node, names, mode), mode) for names in (convertible, [name])
-    )
+    convertible = []
+    for attr in op_def(node.op).attr:
+        if attr.type != "type" or node.attr[attr.name].type != DT_FLOAT:
+            continue
+        allowed = attr.allowed_values.list.type
+        if not allowed or mode.f16 in allowed:
+            convertible.append(attr.name)
+    if name not in convertible:
+        return False
+    together = _with_f16(node, convertible, mode)
+    alone = _with_f16(node, [name], mode)
+    return has_kernel(together, mode) or has_kernel(alone, mode)
 
 
 def _with_f16(node, names, mode):

@@ -111,12 +111,14 @@ def _other_input(node, dice, *texts):
     """
     if node.input:
         index = dice.randrange(len(node.input))
-        node.input[index] = dice.choice(texts).format(node.input[index].partition(":")[0])
+        name, _, _ = node.input[index].partition(":")
+        node.input[index] = dice.choice(texts).format(name)
 
 
 def _other_value(node, dice):
     if node.attr:
-        node.attr[dice.choice(sorted(node.attr))].CopyFrom(dice.choice(VALUES))
+        name = dice.choice(sorted(node.attr))
+        node.attr[name].CopyFrom(dice.choice(VALUES))
 
 
 def _other_types(node, dice):
@@ -189,7 +191,8 @@ def flipped_bytes(graph, dice):
 
 def count_absurd(graph, dice):
     if numbered := [node for node in graph.node if "N" in node.attr]:
-        dice.choice(numbered).attr["N"].i = dice.choice((-1, 0, 1, 1000, 2**31, 2**62))
+        count = dice.choice((-1, 0, 1, 1000, 2**31, 2**62))
+        dice.choice(numbered).attr["N"].i = count
 
 
 def loop_frame_gone(graph, dice):
@@ -198,10 +201,16 @@ def loop_frame_gone(graph, dice):
 
 
 def next_iteration_read_elsewhere(graph, dice):
-    loops = [node for node in graph.node if node.op == "NextIteration"]
-    readers = [node for node in graph.node if node.input and node.op != "Merge"]
+    loops = []
+    readers = []
+    for node in graph.node:
+        if node.op == "NextIteration":
+            loops.append(node)
+        if node.input and node.op != "Merge":
+            readers.append(node)
     if loops and readers:
-        dice.choice(readers).input[0] = dice.choice(loops).name
+        loop = dice.choice(loops)
+        dice.choice(readers).input[0] = loop.name
 
 
 #: Changes of a graph, each in place or as another graph that it returns.

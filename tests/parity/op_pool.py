@@ -99,12 +99,17 @@ class OpPool:
 def op_pool():
     """The pool for the installed TensorFlow."""
     tables = [lists_of_header(table) for table in ("cuda", "cpu")]
-    found = {name: frozenset().union(*(table[name] for table in tables)) for name in LISTS}
-    usable = {
-        name: tuple(sorted(op for op in ops if _is_usable(op))) for name, ops in found.items()
-    }
-    lists = tuple(sorted(op for op in found["clear"] if op.startswith("TensorList")))
-    return OpPool(**usable, tensor_lists=lists, other=OTHER_OPS)
+    usable = {}
+    lists = []
+    for name in LISTS:
+        listed = set()
+        for table in tables:
+            listed |= table[name]
+        found = sorted(listed)
+        usable[name] = tuple(filter(_is_usable, found))
+        if name == "clear":
+            lists += [op for op in found if op.startswith("TensorList")]
+    return OpPool(**usable, tensor_lists=tuple(lists), other=OTHER_OPS)
 
 
 @functools.cache
@@ -116,8 +121,7 @@ def _is_usable(op):
     definition = op_def(op)
     if definition is None or op in _LEFT_OUT | _LOOP_OPS:
         return False
-    if not kernels.get_registered_kernels_for_op(
-        op
-    ).kernel:  # cuDNN's ops, in a TensorFlow without CUDA
+    registered = kernels.get_registered_kernels_for_op(op)
+    if not registered.kernel:  # cuDNN's ops, in a TensorFlow without CUDA
         return False
     return not any(attr.type == "func" for attr in definition.attr)

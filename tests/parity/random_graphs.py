@@ -121,7 +121,9 @@ class _Builder:
         # Nothing inside a loop can be fetched; for a fetched NextIteration the C++ pass breaks its
         # own rule.
         names = [node.name for node in self.graph.node if node.op != "NextIteration"]
-        return tuple(dict.fromkeys(self._pick(names) for _ in range(1 + self._choose(3))))
+        count = 1 + self._choose(3)
+        fetches = dict.fromkeys(self._pick(names) for _ in range(count))
+        return tuple(fetches)
 
     def ops_used(self):
         return sorted({node.op for node in self.graph.node} - {"Const"})
@@ -133,7 +135,9 @@ class _Builder:
 
     def _pick_recent(self, items):
         """One of the last few mostly, so that long chains arise."""
-        return self._pick(items[-4:]) if self._choose(4) else self._pick(items)
+        if self._choose(4):
+            items = items[-4:]
+        return self._pick(items)
 
     def _one_in(self, n):
         return self._choose(n) == n - 1
@@ -141,8 +145,10 @@ class _Builder:
     def _some_type(self, allowed):
         if (not allowed or FLOAT in allowed) and not self._one_in(8):
             return FLOAT
-        usable = [t for t in RARE_TYPES if not allowed or t in allowed] or list(allowed)
-        return self._pick(usable)
+        usable = RARE_TYPES
+        if allowed:
+            usable = [rare for rare in RARE_TYPES if rare in allowed]
+        return self._pick(usable or list(allowed))
 
     # Nodes
 
@@ -180,11 +186,11 @@ class _Builder:
         counts = self._set_attributes(node, definition, element)
         for arg in definition.input_arg:
             for data_type in _arg_types(node, arg, counts):
-                node.input.append(
-                    self._variable(data_type)
-                    if arg.is_ref
-                    else self._source(_kind(data_type, element))
-                )
+                if arg.is_ref:
+                    source = self._variable(data_type)
+                else:
+                    source = self._source(_kind(data_type, element))
+                node.input.append(source)
         self._finish(node)
         port = 0
         for arg in definition.output_arg:
@@ -204,32 +210,31 @@ class _Builder:
                 holds_element = attr.name == "element_dtype" or (
                     node.op == "AssignVariableOp" and attr.name == "dtype"
                 )
-                value.type = (
-                    VARIANT
-                    if takes_handle
-                    else element
-                    if holds_element
-                    else self._some_type(allowed)
-                )
+                if takes_handle:
+                    value.type = VARIANT
+                elif holds_element:
+                    value.type = element
+                else:
+                    value.type = self._some_type(allowed)
                 if attr.HasField("default_value") and FLOAT not in (allowed or [FLOAT]):
                     value.type = attr.default_value.type
                 if node.op == "ReadVariableOp":
                     value.type = element
             elif attr.type == "list(type)":
-                value.list.type.extend(
-                    self._some_type(allowed) for _ in range(max(attr.minimum, 1 + self._choose(3)))
-                )
+                count = max(attr.minimum, 1 + self._choose(3))
+                for _ in range(count):
+                    value.list.type.append(self._some_type(allowed))
             elif attr.name in numbers:
-                counts[attr.name] = value.i = max(attr.minimum, 1 + self._choose(3))
+                value.i = max(attr.minimum, 1 + self._choose(3))
+                counts[attr.name] = value.i
             elif attr.HasField("default_value"):
                 value.CopyFrom(attr.default_value)
             elif attr.type == "string":
-                text = (
-                    attr.allowed_values.list.s[0]
-                    if attr.allowed_values.list.s
-                    else STRINGS[attr.name].encode()
-                )
-                value.s = text
+                texts = attr.allowed_values.list.s
+                if texts:
+                    value.s = texts[0]
+                else:
+                    value.s = STRINGS[attr.name].encode()
             elif attr.type == "list(int)":
                 value.list.i.extend([1] * max(attr.minimum, 4))
             elif attr.type == "int":
@@ -257,23 +262,28 @@ class _Builder:
         return node.name
 
     def _publish(self, node, port, kind):
-        self._ports.setdefault(kind, []).append(f"{node.name}:{port}" if port else node.name)
+        ports = self._ports.setdefault(kind, [])
+        ports.append(f"{node.name}:{port}" if port else node.name)
 
     def _source(self, kind):
         ports = self._ports.get(kind, ())
-        return (
-            self._pick_recent(ports) if ports and not self._one_in(12) else self._new_source(kind)
-        )
+        if ports and not self._one_in(12):
+            return self._pick_recent(ports)
+        return self._new_source(kind)
 
     def _new_source(self, kind):
         data_type, held = kind
         if data_type == VARIANT:
             node = self._new_node("EmptyTensorList")
-            node.attr["element_dtype"].type, node.attr["shape_type"].type = held, INT32
-            node.input.extend((self._source((INT32, 0)), self._source((INT32, 0))))
+            node.attr["element_dtype"].type = held
+            node.attr["shape_type"].type = INT32
+            shape = self._source((INT32, 0))
+            size = self._source((INT32, 0))
+            node.input.extend((shape, size))
         elif data_type == RESOURCE:
             node = self._new_node("VarHandleOp")
-            node.attr["dtype"].type, node.attr["shape"].shape.unknown_rank = held, True
+            node.attr["dtype"].type = held
+            node.attr["shape"].shape.unknown_rank = True
         elif data_type == FLOAT and self._one_in(4):
             return self._variable(FLOAT)
         else:
@@ -289,7 +299,8 @@ class _Builder:
         known = self._variables.setdefault(data_type, [])
         if not known or self._one_in(2):
             node = self._new_node("VariableV2")
-            node.attr["dtype"].type, node.attr["shape"].shape.unknown_rank = data_type, True
+            node.attr["dtype"].type = data_type
+            node.attr["shape"].shape.unknown_rank = True
             known.append(self._finish(node))
             self._publish(node, 0, (data_type, 0))
         return self._pick(known)
@@ -300,11 +311,13 @@ class _Builder:
         node = self._new_node(op)
         node.attr["T"].type = data_type
         for name, value in attrs.items():
-            setattr(
-                node.attr[name],
-                "s" if isinstance(value, bytes) else "b" if isinstance(value, bool) else "i",
-                value,
-            )
+            attribute = node.attr[name]
+            if isinstance(value, bytes):
+                attribute.s = value
+            elif isinstance(value, bool):
+                attribute.b = value
+            else:
+                attribute.i = value
         node.input.extend(inputs)
         self._finish(node)
         return node
@@ -315,13 +328,14 @@ class _Builder:
 
     def _add_branch(self):
         kind = self._some_kind()
-        switch = self._control_flow(
-            "Switch", kind[0], (self._source(kind), self._source((BOOL, 0)))
-        )
+        given = self._source(kind)
+        taken = self._source((BOOL, 0))
+        switch = self._control_flow("Switch", kind[0], (given, taken))
         self._publish(switch, 0, kind)
         self._publish(switch, 1, kind)
         self.add_nodes(self._choose(3))
-        merge = self._control_flow("Merge", kind[0], (self._source(kind), f"{switch.name}:1"), N=2)
+        branch = self._source(kind)
+        merge = self._control_flow("Merge", kind[0], (branch, f"{switch.name}:1"), N=2)
         self._publish(merge, 0, kind)
         self._publish(merge, 1, (INT32, 0))
 
@@ -346,12 +360,13 @@ class _Builder:
         self._depth -= 1
         for name, kind in zip(merges, kinds, strict=True):
             following = self._control_flow("NextIteration", kind[0], (self._source(kind),))
-            merge = next(node for node in self.graph.node if node.name == name)
+            (merge,) = (node for node in self.graph.node if node.name == name)
             merge.input[1] = following.name
             if self._one_in(6):  # some optimised graphs have two Merges of one NextIteration
                 self._control_flow("Merge", kind[0], (merge.input[0], following.name), N=2)
         for switch, kind in exits:
-            self._publish(self._control_flow("Exit", kind[0], (switch,)), 0, kind)
+            leaving = self._control_flow("Exit", kind[0], (switch,))
+            self._publish(leaving, 0, kind)
 
 
 def _kind(data_type, element):
@@ -363,4 +378,7 @@ def _arg_types(node, arg, counts):
     if arg.type_list_attr:
         return list(node.attr[arg.type_list_attr].list.type)
     count = counts[arg.number_attr] if arg.number_attr else 1
-    return [node.attr[arg.type_attr].type if arg.type_attr else arg.type] * count
+    data_type = arg.type
+    if arg.type_attr:
+        data_type = node.attr[arg.type_attr].type
+    return [data_type] * count

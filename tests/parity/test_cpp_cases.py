@@ -288,8 +288,9 @@ def test_types_ops_and_casts_are_those_of_tensorflow_and_wires_and_values_stay(n
     for node in graph_def.node:
         if any(value.type in (14, 19) for value in node.attr.values()):
             already.add(node.name)
-    assert original.nodes_in(mode.f16) | already == set(f16.split())
-    assert ours.nodes_in(mode.f16) | already == set(f16.split())
+    wanted = set(f16.split())
+    assert original.nodes_in(mode.f16) | already == wanted
+    assert ours.nodes_in(mode.f16) | already == wanted
     assert differences(ours, original) == []
     assert rewired(graph_def, ours.graph) == []
     if can_run(mode):
@@ -297,10 +298,10 @@ def test_types_ops_and_casts_are_those_of_tensorflow_and_wires_and_values_stay(n
 
 
 def check_values(case, before, after, factor):
+    rtol = case.rtol * factor
+    atol = case.atol * factor
     expected = run(before, case.fetch, case.feeds)
     found = run(after, case.fetch, case.feeds)
     for name, value, float32 in zip(case.fetch, found, expected, strict=True):
         assert value.dtype == np.float32
-        np.testing.assert_allclose(
-            value, float32, case.rtol * factor, case.atol * factor, err_msg=name
-        )
+        np.testing.assert_allclose(value, float32, rtol, atol, err_msg=name)

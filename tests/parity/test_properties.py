@@ -29,9 +29,9 @@ modes = st.sampled_from(MODES)
 
 
 def rewrite(graph, mode, graph_def=None):
-    return amp_tf.rewrite(
-        graph_def or graph.graph_def, config_for(mode, graph.knobs), preserve=graph.preserve
-    )
+    given = graph_def or graph.graph_def
+    config = config_for(mode, graph.knobs)
+    return amp_tf.rewrite(given, config, preserve=graph.preserve)
 
 
 @examples
@@ -82,7 +82,8 @@ def test_the_order_of_the_nodes_does_not_matter(graph, mode, seed):
     one = rewrite(graph, mode).graph
     other = rewrite(graph, mode, shuffled).graph
     assert outcome(graph.graph_def, one).types == outcome(graph.graph_def, other).types
-    assert {node.name for node in one.node} == {node.name for node in other.node}
+    names = {node.name for node in one.node}
+    assert names == {node.name for node in other.node}
 
 
 def test_a_broken_graph_is_refused_or_rewritten_correctly():
@@ -93,7 +94,8 @@ def test_a_broken_graph_is_refused_or_rewritten_correctly():
         graph = random_graph(random.Random(seed).randrange)
         broken, how = mutated(graph.graph_def, random.Random(seed))
         if broken is not None:
-            verdict = judge_malformed(broken, graph.preserve, MODES[seed % len(MODES)], graph.knobs)
+            mode = MODES[seed % len(MODES)]
+            verdict = judge_malformed(broken, graph.preserve, mode, graph.knobs)
             assert not verdict.problem, f"seed {seed}, {how}: {verdict.kind}: {verdict.problem}"
             kinds.add(verdict.kind)
         mutations.update(how.split(" and "))

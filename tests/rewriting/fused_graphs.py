@@ -51,9 +51,13 @@ def _given(*shape):
 
 def _normalized(value):
     variance = tf.square(_given(16)) + 0.5
-    return tf.compat.v1.nn.fused_batch_norm(
-        value, _given(16), _given(16), _given(16), variance, epsilon=0.01, is_training=False
-    )[0]
+    scale = _given(16)
+    offset = _given(16)
+    mean = _given(16)
+    normalized, *_ = tf.compat.v1.nn.fused_batch_norm(
+        value, scale, offset, mean, variance, epsilon=0.01, is_training=False
+    )
+    return normalized
 
 
 def _biased(value):
@@ -61,17 +65,21 @@ def _biased(value):
 
 
 def _conv2d(strides=1, padding="SAME", dilations=1):
-    return tf.nn.conv2d(
-        _given(2, 8, 8, 16), _given(3, 3, 16, 16), strides, padding, dilations=dilations
-    )
+    images = _given(2, 8, 8, 16)
+    filters = _given(3, 3, 16, 16)
+    return tf.nn.conv2d(images, filters, strides, padding, dilations=dilations)
 
 
 def _conv3d():
-    return tf.nn.conv3d(_given(2, 4, 8, 8, 2), _given(3, 3, 3, 2, 16), [1, 2, 2, 2, 1], "SAME")
+    images = _given(2, 4, 8, 8, 2)
+    filters = _given(3, 3, 3, 2, 16)
+    return tf.nn.conv3d(images, filters, [1, 2, 2, 2, 1], "SAME")
 
 
 def _depthwise():
-    return tf.nn.depthwise_conv2d(_given(2, 8, 8, 16), _given(3, 3, 16, 1), [1, 1, 1, 1], "VALID")
+    images = _given(2, 8, 8, 16)
+    filters = _given(3, 3, 16, 1)
+    return tf.nn.depthwise_conv2d(images, filters, [1, 1, 1, 1], "VALID")
 
 
 def _leaky(value):
@@ -122,7 +130,10 @@ def judge(kind, precision):
     """Returns what becomes of a kind, or nothing where this TensorFlow does not fuse it."""
     given = made(KINDS[kind])
     fused = remapped(given)
-    whole = [node for node in fused.node if node.op in SPLIT_PRODUCTS]
+    whole = []
+    for node in fused.node:
+        if node.op in SPLIT_PRODUCTS:
+            whole.append(node)
     if not whole:
         return None
     shapes = GraphShapes(given)  # the hooks know them too
@@ -144,17 +155,22 @@ def judge(kind, precision):
     found = run(split, values)
     iterated = run(remapped(split), values)
 
-    def off(result):
-        return float(np.abs(result - exact).max() / np.abs(exact).max())
+    largest = np.abs(exact).max()
 
-    steps = [name.decode() for name in whole[0].attr["fused_ops"].list.s]
+    def off(result):
+        return float(np.abs(result - exact).max() / largest)
+
+    first = whole[0]
+    steps = [name.decode() for name in first.attr["fused_ops"].list.s]
+    names = [node.name for node in split.node]
+    unfused = run(rewritten(given).graph, values)
     return {
-        "fused": [whole[0].op, *steps],
+        "fused": [first.op, *steps],
         "left": left,
         "types": types,
-        "kept": whole[0].name in {node.name for node in split.node},
+        "kept": first.name in names,
         "again": rewritten(split).changed,
-        "as unfused": bool((found == run(rewritten(given).graph, values)).all()),
+        "as unfused": bool((found == unfused).all()),
         "split": off(found),
         "iterated": off(iterated),
     }
@@ -163,10 +179,14 @@ def judge(kind, precision):
 def _is_16_bit(product, precision):
     """Tells whether a product has the type, or a float32 kernel between roundings to it."""
     number = NUMBERS[precision]
-    is_rounded = ROUNDED_ATTR in product.attr and product.attr[ROUNDED_ATTR].type == number
-    return is_rounded if precision == "float16" else product.attr["T"].type == number
+    if precision != "float16":
+        return product.attr["T"].type == number
+    return ROUNDED_ATTR in product.attr and product.attr[ROUNDED_ATTR].type == number
 
 
 if __name__ == "__main__":
-    print(json.dumps({kind: {name: judge(kind, name) for name in NUMBERS} for kind in KINDS}))
+    judged = {}
+    for kind in KINDS:
+        judged[kind] = {name: judge(kind, name) for name in NUMBERS}
+    print(json.dumps(judged))
     sys.stdout.flush()

@@ -84,8 +84,14 @@ def ops(proto):
 
 def without_casts(proto):
     """Returns the inputs of each node, with casts skipped."""
-    behind = {node.name: node.input[0] for node in proto.node if node.op == "Cast"}
-    return {node.name: [behind.get(name, name) for name in node.input] for node in proto.node}
+    behind = {}
+    for node in proto.node:
+        if node.op == "Cast":
+            behind[node.name] = node.input[0]
+    inputs = {}
+    for node in proto.node:
+        inputs[node.name] = [behind.get(name, name) for name in node.input]
+    return inputs
 
 
 def check_agreement(proto, result):

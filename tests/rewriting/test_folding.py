@@ -173,14 +173,19 @@ def test_both_biases_become_one_vector_that_is_added_in_float32():
     fetch = Identity(again)"""
     result = rewrite(graph(biased(BLOCK).replace("fetch = Identity(act)", again)))
     read = without_casts(result.graph)
-    (product,) = {node.name for node in result.graph.node if node.op == "Mul"} - {"scaled"}
+    products = {node.name for node in result.graph.node if node.op == "Mul"}
+    (product,) = products - {"scaled"}
     assert read[product] == ["c", "s"]
     assert read["shifted"] == [product, "b"]
     assert read["conv_biased"] == ["conv", "shifted"]
     assert read["act"] == ["conv_biased"]
-    precisions = {node.name: node.precision.is_f16 for node in result.report.nodes}
-    assert not any(precisions.get(name) for name in ("scaled", "shifted", product))
-    assert all(precisions[name] for name in ("conv", "conv_biased", "act"))
+    precisions = {}
+    for node in result.report.nodes:
+        precisions[node.name] = node.precision.is_f16
+    for name in ("scaled", "shifted", product):
+        assert not precisions.get(name)
+    for name in ("conv", "conv_biased", "act"):
+        assert precisions[name]
 
 
 def test_a_fused_convolution_that_is_not_folded_stays_fused():
@@ -199,7 +204,8 @@ def test_the_multiplication_moves_to_the_filter_and_stays_in_float32():
     nodes = {node.name: node for node in result.report.nodes}
     assert nodes["scaled"].reason.rule is Rule.SCALES_FILTER
     assert not nodes["scaled"].precision.is_f16
-    assert all(nodes[name].precision.is_f16 for name in ("conv", "shifted", "act"))
+    for name in ("conv", "shifted", "act"):
+        assert nodes[name].precision.is_f16, name
 
 
 REFUSED = {
@@ -309,11 +315,14 @@ def loop(conv, channels):
 
         def turn(i, x):
             product = conv(x, tf.identity(w), strides=[1] * 4, padding="SAME")
-            act = tf.nn.relu(product * (s + tf.cast(i, tf.float32)) + s)
-            return i + 1, tf.nn.conv2d(act, w2, 1, "SAME") / 100.0
+            scale = s + tf.cast(i, tf.float32)
+            act = tf.nn.relu(product * scale + s)
+            again = tf.nn.conv2d(act, w2, 1, "SAME")
+            return i + 1, again / 100.0
 
         shapes = [tf.TensorShape([]), x.shape]
-        _, y = tf.while_loop(lambda i, _: i < 2, turn, [tf.constant(0), x], shapes)
+        start = [tf.constant(0), x]
+        _, y = tf.while_loop(lambda i, _: i < 2, turn, start, shapes)
         tf.identity(y, name="fetch")
     return made
 

@@ -78,8 +78,9 @@ def test_what_tensorflow_fuses_is_split_and_converted_and_the_result_is_that_of_
 def test_the_last_node_keeps_the_name_and_the_others_are_named_after_it():
     fused, name = _dense()
     result = _rewrite(fused).graph
-    for part, op in ((name, "Relu"), (f"{name}{PRODUCT}", "MatMul"), (f"{name}{BIAS}", "BiasAdd")):
-        assert node_of(result, part).op == op
+    assert node_of(result, name).op == "Relu"
+    assert node_of(result, f"{name}{PRODUCT}").op == "MatMul"
+    assert node_of(result, f"{name}{BIAS}").op == "BiasAdd"
 
 
 @pytest.mark.parametrize(("shape", "op"), [([64], "BiasAdd"), ([1, 64], "AddV2"), (None, "AddV2")])
@@ -138,13 +139,10 @@ both_ways = pytest.mark.parametrize("config", [BFLOAT16, AUTO], ids=["bfloat16",
 @both_ways
 def test_a_product_is_16_bit_where_what_it_was_fused_with_stays_float32_for_accuracy(config):
     result = amp_tf.rewrite(graph(SUBTRACTED), config, hardware=BF16_CPU)
-    for name, dtype in (
-        (f"fused{PRODUCT}", tf.bfloat16),
-        (f"fused{BIAS}", tf.float32),
-        ("fused", tf.float32),
-        ("left", tf.float32),
-    ):
-        assert node_of(result.graph, name).attr["T"].type == dtype, name
+    product = node_of(result.graph, f"fused{PRODUCT}")
+    assert product.attr["T"].type == tf.bfloat16
+    for name in (f"fused{BIAS}", "fused", "left"):
+        assert node_of(result.graph, name).attr["T"].type == tf.float32, name
     assert not amp_tf.rewrite(result.graph, config, hardware=BF16_CPU).changed
 
 
