@@ -12,6 +12,8 @@ import functools
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "scripts"))
 
@@ -32,20 +34,26 @@ BUDGET = {
     "tools/": (40345, 32),
     "package": (202166, 156),
     "C": (2231, 1),
-    "tests": (266338, 274),
-    "benchmarks": (75569, 79),
+    "tests": (269859, 274),
+    "benchmarks": (75574, 79),
     "scripts": (24383, 25),
 }
 """At most so many AST nodes (of C: tokens) and files."""
+OTHERS = {"tuples": 5, "conditional": 15, "comprehensions": 40, "wide": 0.3, "decode": 1}
 DENSITY = {
-    "dense": 11.6,
-    "tuples": 0.3,
-    "conditional": 6.3,
-    "comprehensions": 36.4,
-    "wide": 0.1,
-    "decode": 0.2,
+    "package": {
+        "dense": 11.4,
+        "tuples": 0.3,
+        "conditional": 5.8,
+        "comprehensions": 34.6,
+        "wide": 0.1,
+        "decode": 0.2,
+    },
+    "tests": {"dense": 12.5, **OTHERS},
+    "benchmarks": {"dense": 12.1, **OTHERS},
+    "scripts": {"dense": 12.0, **OTHERS},
 }
-"""The densest that the package's pages may be."""
+"""The densest that pages may be, by :mod:`code_sizes`."""
 SLACK = 500  #: nodes that a room may have saved before its row has to say so
 
 
@@ -68,10 +76,14 @@ def test_what_a_room_has_saved_is_not_spent_later() -> None:
     assert not saved, f"lower these rows of the budget: {saved}"
 
 
-def test_pages_become_no_denser() -> None:
-    density = measure_rooms()["package"].density
-    denser = {name: figure for name, figure in density.items() if figure > DENSITY[name]}
-    assert not denser, f"open these pages up, or take something away: {denser}, allowed {DENSITY}"
+@pytest.mark.parametrize("room", DENSITY)
+def test_pages_become_no_denser(room: str) -> None:
+    density = measure_rooms()[room].density
+    denser = {}
+    for name, most in DENSITY[room].items():
+        if density[name] > most:
+            denser[name] = (density[name], most)
+    assert not denser, f"{{what: (found, most)}}: {denser}"
 
 
 def test_packing_saves_nothing_and_is_seen(tmp_path: Path) -> None:
