@@ -1,14 +1,17 @@
-/* Registers a TensorFlow graph optimizer that hands each graph to a callback, here one written in Python.
+/* Registers a TensorFlow graph optimizer that hands each graph to a callback, here one written in
+ * Python.
  *
- * Source of the interface: tensorflow/c/experimental/grappler/grappler.h and tensorflow/c/tf_buffer.h, the same from
- * TensorFlow 2.16 to 2.21. Their few structs are declared here, and no symbol of TensorFlow is used, so that one small
- * library loads into every TensorFlow build. One registration serves one device type: the same source is compiled once
- * for each (AMP_TF_DEVICE_TYPE).
+ * Source of the interface: tensorflow/c/experimental/grappler/grappler.h and
+ * tensorflow/c/tf_buffer.h, the same from TensorFlow 2.16 to 2.21. Their few structs are declared
+ * here, and no symbol of TensorFlow is used, so that one small library loads into every TensorFlow
+ * build. One registration serves one device type: the same source is compiled once for each
+ * (AMP_TF_DEVICE_TYPE).
  *
- * Whatever goes wrong, TensorFlow gets its own graph back: no callback set, callback failed, out of memory, a child
- * forked after graphs were visited (whose copy of the interpreter and of amp_tf may hold locks that nobody will
- * release), an interpreter that is held by a call which waits for this very graph. So it does where the name of the
- * graph says that it belongs to an input pipeline; no lock is needed for that.
+ * Whatever goes wrong, TensorFlow gets its own graph back: no callback set, callback failed, out of
+ * memory, a child forked after graphs were visited (whose copy of the interpreter and of amp_tf may
+ * hold locks that nobody will release), an interpreter that is held by a call which waits for this
+ * very graph. So it does where the name of the graph says that it belongs to an input pipeline; no
+ * lock is needed for that.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -34,21 +37,24 @@ typedef struct {
 typedef struct {
   size_t struct_size;
   void *ext;
-  int toggles[19]; /* TF_TriState each; 0 leaves TensorFlow's own optimizers as the user configured them */
+  /* TF_TriState each; 0 leaves TensorFlow's own optimizers as the user configured them. */
+  int toggles[19];
 } TP_OptimizerConfigs;
 
-/* Of the toggles: on GPUs, TensorFlow's layout optimizer moves convolutions to NCHW where they are float32, and it runs
- * once, before any plugin. What becomes 16 bit afterwards wants NHWC, as tensor cores do, and would keep NCHW and the
- * Transposes around it. So it is off. TensorFlow copies the toggles when it registers the plugin, before anybody may ask
- * which GPUs there are, and keeps them as long as the process lives. Both device types have the same, or TensorFlow
- * warns at each graph with nodes on both; for nodes on CPUs it does nothing unless it is told to. */
+/* Of the toggles: on GPUs, TensorFlow's layout optimizer moves convolutions to NCHW where they are
+ * float32, and it runs once, before any plugin. What becomes 16 bit afterwards wants NHWC, as
+ * tensor cores do, and would keep NCHW and the Transposes around it. So it is off. TensorFlow
+ * copies the toggles when it registers the plugin, before anybody may ask which GPUs there are, and
+ * keeps them as long as the process lives. Both device types have the same, or TensorFlow warns at
+ * each graph with nodes on both; for nodes on CPUs it does nothing unless it is told to. */
 enum { LAYOUT_OPTIMIZER = 12, TF_TriState_Off = 1 };
 
 typedef struct {
   size_t struct_size;
   void *ext;
-  void *(*create_func)(void);  /* optional, unused: the optimizer has no state of its own */
-  void (*optimize_func)(void *, const TF_Buffer *, const TF_GrapplerItem *, TF_Buffer *, TF_Status *);
+  void *(*create_func)(void); /* optional, unused: the optimizer has no state of its own */
+  void (*optimize_func)(void *, const TF_Buffer *, const TF_GrapplerItem *, TF_Buffer *,
+                        TF_Status *);
   void (*destroy_func)(void *);
 } TP_Optimizer;
 
@@ -63,10 +69,10 @@ typedef struct {
   TP_Optimizer *optimizer;
 } TP_OptimizerRegistrationParams;
 
-/* Gets a serialized GraphDef, valid during the call, and which thread of TensorFlow waits for it. Calls
- * amp_tf_emit(output, …) with the new graph, or does not, and the graph stays as it is. */
-typedef void (*amp_tf_callback)(const void *graph, size_t length, const TF_GrapplerItem *item, TF_Buffer *output,
-                                uintptr_t thread);
+/* Gets a serialized GraphDef, valid during the call, and which thread of TensorFlow waits for it.
+ * Calls amp_tf_emit(output, …) with the new graph, or does not, and the graph stays as it is. */
+typedef void (*amp_tf_callback)(const void *graph, size_t length, const TF_GrapplerItem *item,
+                                TF_Buffer *output, uintptr_t thread);
 
 static _Atomic(amp_tf_callback) current_callback = NULL;
 static atomic_int running = 0;
@@ -80,16 +86,17 @@ static int64_t now_ms(void) {
   return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* How to take the interpreter: CPython's PyGILState_Check, _Ensure and _Release, so that no symbol of Python is used. */
+/* How to take the interpreter: CPython's PyGILState_Check, _Ensure and _Release, so that no symbol
+ * of Python is used. */
 typedef struct {
   int (*check)(void);
   int (*ensure)(void);
   void (*release)(int);
 } amp_tf_gil;
 
-/* What TensorFlow optimizes has a name: a function's, or "tf_graph" for a session's. The C API does not give it. In
- * TensorFlow's class GrapplerItem (core/grappler/grappler_item.h) it is the first field, a std::string of libstdc++,
- * behind the pointer to the virtual functions. */
+/* What TensorFlow optimizes has a name: a function's, or "tf_graph" for a session's. The C API does
+ * not give it. In TensorFlow's class GrapplerItem (core/grappler/grappler_item.h) it is the first
+ * field, a std::string of libstdc++, behind the pointer to the virtual functions. */
 typedef struct {
   const void *virtual_functions;
   const char *name;
@@ -105,7 +112,8 @@ enum { LONGEST_NAME = 4096 };
 /* The name, or NULL where the class is another than the one above. */
 static const char *name_of(const TF_GrapplerItem *given) {
   const amp_tf_item *item = (const amp_tf_item *)given;
-  if (item == NULL || item->name == NULL || item->length == 0 || item->length > LONGEST_NAME) return NULL;
+  if (item == NULL || item->name == NULL || item->length == 0 || item->length > LONGEST_NAME)
+    return NULL;
   if (item->name == item->rest.here) {
     if (item->length >= sizeof item->rest.here) return NULL;
   } else if (item->rest.capacity < item->length || item->rest.capacity < sizeof item->rest.here) {
@@ -114,7 +122,8 @@ static const char *name_of(const TF_GrapplerItem *given) {
   return item->name[item->length] == 0 ? item->name : NULL;
 }
 
-/* How the names of functions begin whose graphs stay as they are, and of those among them that do not. */
+/* How the names of functions begin whose graphs stay as they are, and of those among them that do
+ * not. */
 static const char *const *left_out = NULL;
 static const char *const *but_not = NULL;
 
@@ -131,26 +140,31 @@ static atomic_int skipped[REASONS];
 static char first_skipped[REASONS][NAME_SIZE];
 
 static void skip(int reason, const char *name) {
-  if (atomic_fetch_add(&skipped[reason], 1) == 0 && name != NULL) strncpy(first_skipped[reason], name, NAME_SIZE - 1);
+  if (atomic_fetch_add(&skipped[reason], 1) == 0 && name != NULL)
+    strncpy(first_skipped[reason], name, NAME_SIZE - 1);
 }
 
 /* Each visit of a graph runs on a thread of its own, for two reasons.
  *
- * Some calls from Python run graphs on other threads and hold the interpreter until these are done: TFLite's converter
- * does. A callback would wait for the interpreter and the call for the callback. Nothing says who holds it, so a thread
- * that nobody waits for takes it; where it does not get it in time, the graph stays as it is. While one such thread
- * waits, other graphs do not wait at all. Two things show that time is up. The converter is at work, as its callers
- * say. Or the process has used less than a twentieth of a CPU all the time for as long as a slow disk or network would
- * not take, although this thread was awake often enough to tell: a call that waits for graphs computes nothing.
+ * Some calls from Python run graphs on other threads and hold the interpreter until these are done:
+ * TFLite's converter does. A callback would wait for the interpreter and the call for the callback.
+ * Nothing says who holds it, so a thread that nobody waits for takes it; where it does not get it
+ * in time, the graph stays as it is. While one such thread waits, other graphs do not wait at all.
+ * Two things show that time is up. The converter is at work, as its callers say. Or the process has
+ * used less than a twentieth of a CPU all the time for as long as a slow disk or network would not
+ * take, although this thread was awake often enough to tell: a call that waits for graphs computes
+ * nothing.
  *
- * And Python runs the program's signal handlers on the main thread alone, in whatever Python code that is executing.
- * What a handler raises (sys.exit on SIGTERM, a timeout on SIGALRM) would end in the callback, not in the program. */
+ * And Python runs the program's signal handlers on the main thread alone, in whatever Python code
+ * that is executing. What a handler raises (sys.exit on SIGTERM, a timeout on SIGALRM) would end in
+ * the callback, not in the program. */
 #define WINDOW_MS 500    /* over which used CPU time is measured */
 #define CONVERTER_MS 100 /* after which the converter, if it is at work, has the interpreter */
 #define BUSY_FACTOR 10   /* how many times the patience is enough even if other threads compute */
 static amp_tf_gil gil = {NULL, NULL, NULL};
 static int64_t patience_ms = 0;
-static atomic_int late = 0;       /* threads that did not get the interpreter in time and still wait for it */
+/* Threads that did not get the interpreter in time and still wait for it. */
+static atomic_int late = 0;
 static atomic_int converting = 0; /* calls of TFLite's converter that are under way */
 
 enum { ASKING, GOT, GIVEN_UP };
@@ -165,7 +179,8 @@ typedef struct {
 } amp_tf_visit;
 
 static void call(const amp_tf_visit *visit) {
-  visit->callback(visit->graph->data, visit->graph->length, visit->item, visit->output, visit->thread);
+  visit->callback(visit->graph->data, visit->graph->length, visit->item, visit->output,
+                  visit->thread);
 }
 
 static void *take_gil_and_call(void *given) {
@@ -188,7 +203,8 @@ static int64_t cpu_ms(void) {
   return (int64_t)used.tv_sec * 1000 + used.tv_nsec / 1000000;
 }
 
-/* Waits until the visit's own thread has the interpreter, or time is up. Returns why it is, if it is. */
+/* Waits until the visit's own thread has the interpreter, or time is up. Returns why it is, if it
+ * is. */
 static int wait_while_asking(const amp_tf_visit *visit) {
   const int64_t begin = now_ms();
   int64_t now = begin, since = begin, used = cpu_ms(), idle = 0;
@@ -215,7 +231,8 @@ static void wait_for(pthread_t thread, amp_tf_visit *visit, const char *name) {
   const int reason = wait_while_asking(visit);
   int expected = ASKING;
   if (atomic_compare_exchange_strong(&visit->stage, &expected, GIVEN_UP)) {
-    atomic_fetch_add(&late, 1); /* the other thread subtracts it again, perhaps before, and frees the visit */
+    /* The other thread subtracts it again, perhaps before, and frees the visit. */
+    atomic_fetch_add(&late, 1);
     pthread_detach(thread);
     skip(reason, name);
     return;
@@ -224,7 +241,8 @@ static void wait_for(pthread_t thread, amp_tf_visit *visit, const char *name) {
   free(visit);
 }
 
-/* Runs the callback; on this thread if it holds the interpreter already, or if there can be no other. */
+/* Runs the callback; on this thread if it holds the interpreter already, or if there can be no
+ * other. */
 static void visit_graph(amp_tf_visit now, const char *name) {
   if (gil.check == NULL || gil.check()) {
     call(&now);
@@ -251,7 +269,8 @@ static void free_data(void *data, size_t length) {
   free(data);
 }
 
-/* Copies a graph into the output. Returns 1, or 0 if memory ran out (the graph then stays as it is). */
+/* Copies a graph into the output. Returns 1, or 0 if memory ran out (the graph then stays as it
+ * is). */
 EXPORT int amp_tf_emit(TF_Buffer *output, const void *graph, size_t length) {
   void *copy = length ? malloc(length) : NULL;
   if (copy == NULL) return 0;
@@ -263,18 +282,19 @@ EXPORT int amp_tf_emit(TF_Buffer *output, const void *graph, size_t length) {
   return 1;
 }
 
-/* Whether TensorFlow has taken this library's optimizer. It aborts the process on a second registration. */
+/* Whether TensorFlow has taken this library's optimizer. It aborts the process on a second
+ * registration. */
 EXPORT int amp_tf_registered(void) { return atomic_load(&registered); }
 
-/* Sets how the interpreter is taken, and how long a visit waits for it while the process computes nothing. To be called
- * before the first callback is set. */
+/* Sets how the interpreter is taken, and how long a visit waits for it while the process computes
+ * nothing. To be called before the first callback is set. */
 EXPORT void amp_tf_set_gil(amp_tf_gil functions, int idle_ms) {
   gil = functions;
   patience_ms = idle_ms;
 }
 
-/* Sets which functions are left out, by the beginnings of their names: two arrays that end with NULL and live as long
- * as the process. To be called before the first callback is set. */
+/* Sets which functions are left out, by the beginnings of their names: two arrays that end with
+ * NULL and live as long as the process. To be called before the first callback is set. */
 EXPORT void amp_tf_leave_out(const char *const *beginnings, const char *const *exceptions) {
   left_out = beginnings;
   but_not = exceptions;
@@ -289,8 +309,9 @@ EXPORT int amp_tf_skipped(int reason, const char **name) {
   return atomic_load(&skipped[reason]);
 }
 
-/* Sets the callback; NULL removes it and waits up to wait_ms for the calls that are still inside it. Returns how many
- * are. The caller must not hold a lock that a callback needs (ctypes releases the GIL around this call). */
+/* Sets the callback; NULL removes it and waits up to wait_ms for the calls that are still inside
+ * it. Returns how many are. The caller must not hold a lock that a callback needs (ctypes releases
+ * the GIL around this call). */
 EXPORT int amp_tf_set_callback(amp_tf_callback callback, int wait_ms) {
   const pid_t pid = getpid();
   const int forked = atomic_load(&owner) != 0 && atomic_load(&owner) != pid;
@@ -309,9 +330,9 @@ EXPORT int amp_tf_set_callback(amp_tf_callback callback, int wait_ms) {
   return atomic_load(&running);
 }
 
-/* Whether graphs of this process are visited. A child forked from one that only imported TensorFlow takes the callback
- * over: no visit in the parent can have left a lock taken. After a first graph TensorFlow's own threads are missing in a
- * child, too. */
+/* Whether graphs of this process are visited. A child forked from one that only imported TensorFlow
+ * takes the callback over: no visit in the parent can have left a lock taken. After a first graph
+ * TensorFlow's own threads are missing in a child, too. */
 static int is_owner(void) {
   const pid_t pid = getpid();
   if (atomic_load(&owner) != pid) {
@@ -322,12 +343,13 @@ static int is_owner(void) {
   return 1;
 }
 
-static void optimize(void *state, const TF_Buffer *graph, const TF_GrapplerItem *item, TF_Buffer *output,
-                     TF_Status *status) {
+static void optimize(void *state, const TF_Buffer *graph, const TF_GrapplerItem *item,
+                     TF_Buffer *output, TF_Status *status) {
   (void)state;
   (void)status; /* arrives as OK and stays so */
   if (is_owner()) {
-    /* Counted before the callback is read: whoever removes it sees either this call or no callback. */
+    /* Counted before the callback is read: whoever removes it sees either this call or no callback.
+     */
     atomic_fetch_add(&running, 1);
     amp_tf_callback callback = atomic_load(&current_callback);
     const char *name = name_of(item);
@@ -338,13 +360,15 @@ static void optimize(void *state, const TF_Buffer *graph, const TF_GrapplerItem 
     } else if (begins_with_one(name, left_out) && !begins_with_one(name, but_not)) {
       skip(PIPELINE, name);
     } else {
-      const amp_tf_visit visit = {ASKING, callback, graph, item, output, (uintptr_t)syscall(SYS_gettid)};
+      const amp_tf_visit visit = {ASKING, callback, graph,
+                                  item,   output,   (uintptr_t)syscall(SYS_gettid)};
       visit_graph(visit, name);
     }
     atomic_fetch_sub(&running, 1);
   }
   if (output->data == NULL) {
-    /* The input outlives the parsing of the output (CGraphOptimizer::Optimize), so nothing is copied. */
+    /* The input outlives the parsing of the output (CGraphOptimizer::Optimize), so nothing is
+     * copied. */
     output->data = graph->data;
     output->length = graph->length;
     output->data_deallocator = NULL;
@@ -353,15 +377,17 @@ static void optimize(void *state, const TF_Buffer *graph, const TF_GrapplerItem 
 
 /* TensorFlow says how large its structs are and which version they have. */
 static int is_known_interface(const TP_OptimizerRegistrationParams *params) {
-  return params->struct_size == sizeof(TP_OptimizerRegistrationParams) && params->major_version == 0 &&
-         params->minor_version == 0 && params->patch_version == 1 &&
-         params->optimizer_configs->struct_size == offsetof(TP_OptimizerConfigs, toggles) + sizeof(int[19]) &&
+  return params->struct_size == sizeof(TP_OptimizerRegistrationParams) &&
+         params->major_version == 0 && params->minor_version == 0 && params->patch_version == 1 &&
+         params->optimizer_configs->struct_size ==
+             offsetof(TP_OptimizerConfigs, toggles) + sizeof(int[19]) &&
          params->optimizer->struct_size == sizeof(TP_Optimizer);
 }
 
 EXPORT void TF_InitGraph(TP_OptimizerRegistrationParams *params, TF_Status *status) {
   (void)status;
-  /* Without a device type TensorFlow refuses the plugin with an error, which Python turns into a warning. */
+  /* Without a device type TensorFlow refuses the plugin with an error, which Python turns into a
+   * warning. */
   if (!is_known_interface(params)) return;
   params->device_type = AMP_TF_DEVICE_TYPE;
   params->optimizer->create_func = NULL;
