@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 import amp_tf
+from amp_tf.graph.reader import read_graph
 from amp_tf.graph.sizes import KnownShapes
+from amp_tf.graph.templates import Templates
 from amp_tf.oplists.fusions import MATRIX_ACTIVATIONS
 from tests.rewriting.rewritten import (
     AUTO,
@@ -145,7 +147,7 @@ def test_what_must_stay_where_it_is_stays(text, options):
 
 def test_shapes_that_nodes_carry_are_those_of_the_product_afterwards():
     result = amp_tf.rewrite(shaped(DENSE), AUTO, hardware=BF16_CPU, preserve=("fetch",)).graph
-    told = KnownShapes.of_nodes(result.node)
+    told = KnownShapes.of_nodes(read_graph(result, Templates()))
     assert told.output_shapes("biased") == told.output_shapes("act") == [(16384, 128)]
     assert told.output_shapes("back") == [(128, 128, 128)]
 
