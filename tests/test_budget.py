@@ -34,9 +34,9 @@ BUDGET = {
     "tools/": (40345, 32),
     "package": (202166, 156),
     "C": (2231, 1),
-    "tests": (269867, 274),
+    "tests": (269914, 274),
     "benchmarks": (75574, 79),
-    "scripts": (24383, 25),
+    "scripts": (24413, 25),
 }
 """At most so many AST nodes (of C: tokens) and files."""
 OTHERS = {"tuples": 5, "conditional": 15, "comprehensions": 40, "wide": 0.3, "decode": 1}
