@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import os
 import re
+import shlex
 import socket
 import sys
 import time
@@ -158,8 +159,11 @@ def _describe_process() -> dict[str, Any]:
     error = getattr(sys, "last_type", None)
     if error is not None:
         ended = f"by {error.__name__}"
+    command = sys.argv
+    if not any(command):  # at a prompt
+        command = [sys.executable]
     return {
-        "program": " ".join(sys.argv) or sys.executable,
+        "program": shlex.join(command),
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "made": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
