@@ -197,7 +197,7 @@ def _errors(args: argparse.Namespace, expected: Mapping[str, Any]) -> Iterator[s
 def _comparison(args: argparse.Namespace) -> list[str]:
     """Returns the command that compares the model under the settings of this one.
 
-    Those that are not options stand in the environment.
+    It repeats the options; other settings stand in the environment.
     """
     command = ["amp-tf", "compare", args.source, "--inputs", args.check]
     for option, value in (("--precision", args.precision), ("--target", args.target)):

@@ -120,7 +120,7 @@ def _first_visits(folder: Path) -> Iterator[Any]:
     """Yields the graphs of a log folder, without the second visits.
 
     TensorFlow passes each graph to its optimizers twice, with a few nodes less at the second time.
-    Where the first visit converted something, the second one is not logged.
+    The second visit is not logged if the first one converted something.
     """
     firsts: list[set[str]] = []  # the nodes of graphs whose second visit may follow
     for path in sorted(folder.glob(_BEFORE), key=_numbers):

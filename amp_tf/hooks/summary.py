@@ -126,8 +126,8 @@ def report() -> RewriteReport:
 
     ``print(amp_tf.report())`` begins with the line that the process prints at exit. If a program
     has very many graphs, the report has the last ones: about 250,000 nodes of graphs in which
-    something was converted, and 50,000 of others. Of the last fifth of either it has figures, too
-    (``AMP_TF_REPORT``). ``left_out`` says what is missing.
+    something was converted, and 50,000 of others. With ``AMP_TF_REPORT`` it has figures of the last
+    fifth of either. ``left_out`` says what is missing.
     """
     state = process_state.current()
     totals = reports.totals()

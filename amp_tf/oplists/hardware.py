@@ -206,8 +206,8 @@ def shipped_costs() -> CostTable:
 def _tensorflow() -> str:
     """TensorFlow's version, as pip writes it, without importing it.
 
-    What an imported TensorFlow says may be spelled otherwise: 2.21.0-rc1 for 2.21.0rc1. A table's
-    file must have one name before the import and after it.
+    An imported TensorFlow may spell it otherwise, such as 2.21.0-rc1 for 2.21.0rc1. A table's file
+    must have one name before the import and after it.
     """
     for distribution in DISTRIBUTIONS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -400,8 +400,9 @@ class Ledger:
                     self._add(dataclasses.replace(graph, way=way))
 
     def _add(self, graph: GraphReport) -> None:
-        """Keeps a graph. Where there are too many nodes of its kind, the oldest graphs lose first
-        the basis of their figures, and then their place.
+        """Keeps a graph, and drops the oldest of its kind where there are too many nodes.
+
+        The oldest graphs lose first the basis of their figures, and then their place.
         """
         self._totals = self._totals.plus(graph)
         self._graphs.append(graph)
