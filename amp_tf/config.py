@@ -165,7 +165,7 @@ class AmpConfig:
         return cls(**values)
 
 
-def sources(config: AmpConfig) -> list[dict[str, Any]]:
+def sources(config: AmpConfig, program: str = "amp_tf.enable") -> list[dict[str, Any]]:
     """Lists each setting in force, with its source: default, a variable, or the program itself."""
     named: dict[str, list[str]] = {}
     for row in ENV_VARS:
@@ -178,7 +178,7 @@ def sources(config: AmpConfig) -> list[dict[str, Any]]:
     found = []
     for field in KINDS:
         value = getattr(config, field)
-        source = "amp_tf.enable"
+        source = program
         if field in named and value == getattr(asked, field):
             source = ", ".join(named[field])
         elif value == getattr(AmpConfig, field):

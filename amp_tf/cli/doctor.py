@@ -36,10 +36,14 @@ from amp_tf.tools.trials import Trial, run_trials
 
 _STDERR = 2  #: its file descriptor; where it is closed, ``sys.stderr`` is None
 SUPPORTED = ((2, 16), (2, 21))  #: the oldest and the newest TensorFlow, both included
-# The finder that amp_tf.pth adds, or what amp-tf run loads.
+#: the same as pip takes it
+_VERSIONS = f">=2.{SUPPORTED[0][1]},<2.{SUPPORTED[1][1] + 1}"
+_IS_STARTED = 81  #: the status of a Python that has what it is asked for
+# The finder that amp_tf.pth adds, or what amp-tf run loads. The answer is a status, because a
+# sitecustomize may print.
 _ASK_AUTOSTART = (
-    "import sys; print(any(type(finder).__name__ == 'AmpTfStart' for finder in sys.meta_path)"
-    " or 'amp_tf.hooks.imports' in sys.modules)"
+    "import sys; has_finder = any(type(one).__name__ == 'AmpTfStart' for one in sys.meta_path)\n"
+    f"sys.exit({_IS_STARTED} * (has_finder or 'amp_tf.hooks.imports' in sys.modules))"
 )
 _PROBE_SECONDS = 60
 _FAST_FROM = {"float16": (7, 0), "bfloat16": (8, 0)}  # the compute capability of GPUs
@@ -74,7 +78,7 @@ def no_tensorflow(error: ImportError) -> str:
     """Returns the message where TensorFlow cannot be imported."""
     return (
         f"TensorFlow cannot be imported from {sys.executable}: {error}. If it is missing, install "
-        "it: pip install 'tensorflow-cpu>=2.16,<2.22', or 'tensorflow[and-cuda]>=2.16,<2.22' for a "
+        f"it: pip install 'tensorflow-cpu{_VERSIONS}', or 'tensorflow[and-cuda]{_VERSIONS}' for a "
         "machine with an NVIDIA GPU."
     )
 
@@ -138,6 +142,8 @@ class MachineFacts:
     is_without_gpu: bool = False  #: whether this TensorFlow is built for NVIDIA GPUs and sees none
     #: whether amp_tf was installed without amp_tf.pth, which Python runs when it starts
     is_without_pth: bool = False
+    #: the names under which TensorFlow is installed; one, if all is well
+    distributions: Sequence[str] = ()
 
     @property
     def ways(self) -> dict[str, str]:
@@ -149,6 +155,8 @@ class MachineFacts:
         switch = f"off (set {ENABLE_VAR}=1)"
         if switches.graph_rewrite:
             switch = "on"
+        elif _is_off(self.environ):
+            switch = f"off ({DISABLE_VAR} is set)"
         pth = "not read"
         if self.autostart:
             pth = "read"
@@ -180,12 +188,10 @@ def _reads_pth(environ: Mapping[str, str]) -> bool:
     if sys.flags.no_site:
         command.insert(1, "-S")
     try:
-        found = subprocess.run(
-            command, env=asked, capture_output=True, text=True, timeout=_PROBE_SECONDS
-        )
+        found = subprocess.run(command, env=asked, capture_output=True, timeout=_PROBE_SECONDS)
     except subprocess.TimeoutExpired:  # a sitecustomize, for instance, does not end
         return False
-    return found.stdout.strip() == "True"
+    return found.returncode == _IS_STARTED
 
 
 def gather(environ: Mapping[str, str], *, with_trials: bool) -> MachineFacts:
@@ -214,12 +220,8 @@ def gather(environ: Mapping[str, str], *, with_trials: bool) -> MachineFacts:
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)  # a training may be running beside us
     devices = _find_devices()
-    try:
-        is_off = is_disabled(environ)
-    except ConfigError:  # which is reported as a setting
-        is_off = True
     trials = []
-    if with_trials and not is_off:
+    if with_trials and not _is_off(environ):
         trials = run_trials([device["name"] for device in devices])
     return MachineFacts(
         environ=environ,
@@ -232,7 +234,18 @@ def gather(environ: Mapping[str, str], *, with_trials: bool) -> MachineFacts:
         trials=trials,
         is_without_gpu=tf.test.is_built_with_cuda() and not gpus,
         is_without_pth=is_without_pth(),
+        distributions=_find_distributions(),
     )
+
+
+def _find_distributions() -> list[str]:
+    """Returns the names under which TensorFlow is installed, in the order of the table."""
+    present = set()
+    for distribution in importlib.metadata.distributions():
+        name = distribution.metadata["Name"]
+        if name:  # a broken installation has none
+            present.add(re.sub(r"[-_.]+", "-", name).lower())
+    return [name for name in DISTRIBUTIONS if name in present]
 
 
 def _find_devices() -> list[dict[str, Any]]:
@@ -295,18 +308,20 @@ def find_issues(facts: MachineFacts) -> Iterator[Issue]:
 
 def _issues_of_installation(facts: MachineFacts) -> Iterator[Issue]:
     version = facts.versions["tensorflow"]
-    oldest, newest = (".".join(map(str, bound)) for bound in SUPPORTED)
+    found = facts.distributions
     if not SUPPORTED[0] <= tuple(int(part) for part in version.split(".")[:2]) <= SUPPORTED[1]:
+        oldest, newest = (".".join(map(str, bound)) for bound in SUPPORTED)
+        installed = "tensorflow"
+        if found:
+            installed = found[0]
+        released = installed.replace("tf-nightly", "tensorflow")
+        fix = f"pip install '{released}{_VERSIONS}'"
+        if released != installed:
+            fix = f"pip uninstall {installed}, then {fix}"
         yield _problem(
             f"TensorFlow {version} is outside of what amp_tf is tested with, {oldest} to {newest}",
-            f"pip install 'tensorflow>={oldest},<={newest}.*'",
+            fix,
         )
-    present = set()
-    for distribution in importlib.metadata.distributions():
-        name = distribution.metadata["Name"]
-        if name:  # a broken installation has none
-            present.add(re.sub(r"[-_.]+", "-", name).lower())
-    found = [name for name in DISTRIBUTIONS if name in present]
     if len(found) > 1:
         yield _problem(
             f"{' and '.join(found)} are installed over each other",
@@ -403,7 +418,7 @@ def _issues_of_settings(environ: Mapping[str, str]) -> Iterator[Issue]:
         yield _note(f"not variables of amp_tf, so they change nothing: {names}", fix)
     try:
         config = AmpConfig.from_env(environ)
-        switches = Switches.from_env(environ)
+        Switches.from_env(environ)
     except ConfigError as error:
         what = f"{error.where}: {error.what}: everything stays in float32"
         yield _problem(what, error.fix)
@@ -415,7 +430,14 @@ def _issues_of_settings(environ: Mapping[str, str]) -> Iterator[Issue]:
             "; ".join(f"{entry.where}: {entry.what}" for entry in entries),
             f"{guesses}An op of a library of your own counts once the program has loaded it",
         )
-    others = {name: text for name, text in environ.items() if name != DISABLE_VAR}
-    if Switches.from_env(others).any and not switches.any:
-        what = f"{DISABLE_VAR} is set and wins over {ENABLE_VAR}"
+    if _is_off(environ):
+        what = f"{DISABLE_VAR} is set: amp_tf is off whatever else is set, and is not tried here"
         yield _note(what, f"Unset {DISABLE_VAR}")
+
+
+def _is_off(environ: Mapping[str, str]) -> bool:
+    """Tells whether ``AMP_TF_DISABLE`` is set, be it to a value that means nothing."""
+    try:
+        return is_disabled(environ)
+    except ConfigError:  # which is reported as a setting
+        return True

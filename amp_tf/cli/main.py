@@ -318,9 +318,10 @@ COMMANDS: Mapping[str, Command] = {
     "report": Command(
         "report.run",
         "write an HTML page of what was converted and what was not",
-        "Shows what was converted, what was not, and why: in programs that ran with AMP_TF_REPORT "
-        "or TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH, side by side, or in a model or "
-        "GraphDef, as it would be converted.",
+        "Shows what was converted, what was not, and why: in programs that ran with "
+        "AMP_TF_REPORT, side by side; or in a model, a GraphDef or the graphs of a log folder "
+        "(TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH), as the settings of this command convert "
+        "them.",
         _add_report,
     ),
     "compare": Command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os.path
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -181,10 +182,7 @@ def _errors(args: argparse.Namespace, expected: Mapping[str, Any]) -> Iterator[s
                 f"it is written, and {lost:,} of {got.size:,} values of {name} are inf or nan, "
                 "which they were not"
             )
-            how = (
-                f"amp-tf compare {args.source} --inputs {args.check} --precision "
-                f"{args.precision or 'auto'}"
-            )
+            how = shlex.join(_comparison(args))
             raise AmpError(what, where=args.result, fix=f"What to keep in float32: {how}")
         off = np.abs(wanted - got)[finite]
         most = np.max(off, initial=0)
@@ -194,6 +192,20 @@ def _errors(args: argparse.Namespace, expected: Mapping[str, Any]) -> Iterator[s
             share = f", {most / largest:.2%} of the largest value"
         mean = off.sum() / max(off.size, 1)
         yield f"{name}: error at most {most:.3g}{share}, {mean:.3g} on average"
+
+
+def _comparison(args: argparse.Namespace) -> list[str]:
+    """Returns the command that compares the model under the settings of this one.
+
+    It repeats the options; other settings stand in the environment.
+    """
+    command = ["amp-tf", "compare", args.source, "--inputs", args.check]
+    for option, value in (("--precision", args.precision), ("--target", args.target)):
+        if value is not None:
+            command += [option, value]
+    for patterns in args.keep_float32:
+        command += ["--keep-float32", patterns]
+    return command
 
 
 def _check_preserved(names: Iterable[str], graph: Any) -> None:
@@ -267,13 +279,8 @@ def _home_of(args: argparse.Namespace, graph: Any, functions: Mapping[str, Any])
     """
     where = args.graph
     if args.function:
-        if args.function in functions:
-            return str(args.function)
-        names = closest(args.function, list(functions)) or list(functions)[:3]
-        fix = f"The closest names: {', '.join(names)}"
-        if not names:
-            fix = "It has no functions: leave --function out"
-        raise GraphError(f"the graph has no function {args.function!r}", where=where, fix=fix)
+        _check_name("function", args.function, functions, where)
+        return str(args.function)
     if any(node.name == args.node for node in graph.node):
         return ""
     homes = []
@@ -292,8 +299,10 @@ def _print_all(
     graphs: Iterable[ModelGraph], args: argparse.Namespace, config: AmpConfig, hardware: Hardware
 ) -> int:
     reports: list[GraphReport] = []
+    functions: list[str] = []
     for each in graphs:
         _check_preserved(args.preserve, each.graph)
+        functions += [function.signature.name for function in each.graph.library.function]
         result = rewrite(
             each.graph,
             config,
@@ -303,14 +312,30 @@ def _print_all(
             beyond_range=each.beyond_range,
         )
         reports += result.report.graphs
-    _tell_target(RewriteReport(tuple(reports)))
-    for report in reports:
-        for node in report.nodes:
-            is_asked = not args.op or node.op in args.op
-            if is_asked and args.function in ("", node.function):
-                columns = (node.precision.value, node.op, node.function, node.name)
-                print(*columns, node.reason, sep="\t")
+    whole = RewriteReport(tuple(reports))
+    nodes = whole.nodes
+    if args.function:
+        _check_name("function", args.function, functions, args.graph)
+    for op in args.op:
+        _check_name("op", op, {node.op for node in nodes}, args.graph)
+    _tell_target(whole)
+    for node in nodes:
+        if args.function not in ("", node.function) or (args.op and node.op not in args.op):
+            continue
+        columns = (node.precision.value, node.op, node.function, node.name)
+        print(*columns, node.reason, sep="\t")
     return 0
+
+
+def _check_name(kind: str, asked: str, names: Iterable[str], where: str) -> None:
+    """Raises a GraphError with the closest names if a name is not among some."""
+    known = sorted(names)
+    if asked in known:
+        return
+    fix = f"It has no {kind}s: leave --{kind} out"
+    if known:
+        fix = f"The closest names: {', '.join(closest(asked, known) or known[:3])}"
+    raise GraphError(f"the graph has no {kind} {asked!r}", where=where, fix=fix)
 
 
 def _names(graph: Any) -> list[str]:

@@ -6,21 +6,29 @@ import argparse
 import dataclasses
 import json
 import os.path
-from collections.abc import Mapping
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import amp_tf
 from amp_tf.cli.options import hardware_for, read_config
+from amp_tf.config import AmpConfig, sources
 from amp_tf.errors import AmpError, FileError, printable
 from amp_tf.offline import reading
 from amp_tf.offline.saved_model import rewrite_saved_model
+from amp_tf.oplists.hardware import Hardware
+from amp_tf.precision import Precision
 from amp_tf.reporting import files
 from amp_tf.reporting.figures import GraphReport, percent
 from amp_tf.reporting.reports import RewriteReport
-from amp_tf.rewriting.pipeline import rewrite
+from amp_tf.rewriting.pipeline import rewrite, rewrite_program
 
 _GRAPHS = (".pb", ".pbtxt")
+_BEFORE = "graphdef_preop_*.pb"  # the files of graphs before their rewrite, in a log folder
+_FOR_XLA = "_XlaMustCompile"  # TensorFlow's mark of functions that XLA compiles
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,13 +72,11 @@ def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
         fix = "Name a report, or a folder of them, a model, a graph or a log folder"
         raise FileError("there is no such file or folder", where=source, fix=fix)
     is_model = reading.is_keras_file(source) or reading.is_saved_model(source)
-    graphs = [source]
     if os.path.isdir(source) and not is_model:
         written = sorted(Path(source).glob("amp_tf_*.json"))
         if written:
             return [document for path in written for document in files.read(path)]
-        graphs = sorted(map(str, Path(source).glob("graphdef_preop_*.pb")))
-        if not graphs:
+        if not any(Path(source).glob(_BEFORE)):
             what = "holds no report, model or log files of amp_tf"
             fix = (
                 "Name a folder that AMP_TF_REPORT or LOG_PATH wrote to, or that holds a SavedModel"
@@ -80,13 +86,79 @@ def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
         return files.read(source)
     config = read_config(args)
     hardware = hardware_for(config)
+    facts = {
+        "process": {"program": shlex.quote(source), "amp_tf": amp_tf.__version__},
+        "settings": sources(config, program="amp-tf report"),
+    }
     config = dataclasses.replace(config, report_path=args.html or args.json or "-")
     found: list[GraphReport] = []
     if is_model:
         found += rewrite_saved_model(source, config, hardware=hardware)[1].graphs
+    elif os.path.isdir(source):
+        found += _of_log(source, config, hardware)
+        what = (
+            f"{source}: its graphs are decided again, by the settings of this command (precision "
+            f"{config.precision}, target {config.target}). What the program decided stands in "
+            "reasons_….txt there; AMP_TF_REPORT makes a report of it"
+        )
+        print(printable(f"{what}."), file=sys.stderr)
     else:
-        for path in graphs:
-            graph = reading.read_graph_file(path)
-            found += rewrite(graph, config, hardware=hardware).report.graphs
-    facts = {"process": {"program": source, "amp_tf": amp_tf.__version__}}
+        graph = reading.read_graph_file(source)
+        found += rewrite(graph, config, hardware=hardware).report.graphs
     return [RewriteReport(tuple(found), facts=facts).to_dict()]
+
+
+def _of_log(folder: str, config: AmpConfig, hardware: Hardware) -> Iterator[GraphReport]:
+    """Decides the graphs of a log folder again, each once, and those for XLA for XLA."""
+    for graph in _first_visits(Path(folder)):
+        for report in _decide(graph, config, hardware):
+            if not report.is_revisit:
+                yield report
+
+
+def _first_visits(folder: Path) -> Iterator[Any]:
+    """Yields the graphs of a log folder, without the second visits.
+
+    TensorFlow passes each graph to its optimizers twice, with a few nodes less at the second time.
+    The second visit is not logged if the first one converted something.
+    """
+    firsts: list[set[str]] = []  # the nodes of graphs whose second visit may follow
+    for path in sorted(folder.glob(_BEFORE), key=_numbers):
+        graph = reading.read_graph_file(path)
+        names = {node.name for node in graph.node}
+        first = next((other for other in firsts if len(names & other) > len(names) // 2), None)
+        if first is not None:
+            firsts.remove(first)
+            continue
+        if not _is_converted(path):
+            firsts.append(names)
+        yield graph
+
+
+def _numbers(path: Path) -> list[int]:
+    """A sort key: process, number in the process, time."""
+    return list(map(int, re.findall(r"\d+", path.name)))
+
+
+def _is_converted(path: Path) -> bool:
+    """Tells whether the program converted something of the graph that a file holds."""
+    name = path.stem.replace("graphdef_preop", "reasons_AutoMixedPrecision")
+    try:
+        lines = path.with_name(f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:  # the rewrite failed
+        return False
+    return not all(line.startswith(f"{Precision.FLOAT32.value}\t") for line in lines)
+
+
+def _decide(graph: Any, config: AmpConfig, hardware: Hardware) -> Iterator[GraphReport]:
+    functions = graph.library.function
+    if graph.node or not functions or _FOR_XLA not in functions[0].attr:
+        yield from rewrite(graph, config, hardware=hardware).report.graphs
+        return
+    # A program for XLA: a function, and those that it calls.
+    root, *called = functions
+    library = type(graph.library)(function=called)
+    for_xla = dataclasses.replace(hardware, is_xla=True)
+    for result in rewrite_program(root, called, config, for_xla, library):
+        for report in result.report.graphs:
+            yield dataclasses.replace(report, way="xla")

@@ -17,7 +17,6 @@ import importlib.metadata
 import itertools
 import os
 import platform
-import sys
 import warnings
 from collections.abc import Mapping, Set
 from pathlib import Path
@@ -205,9 +204,11 @@ def shipped_costs() -> CostTable:
 
 
 def _tensorflow() -> str:
-    """TensorFlow's version, without importing it."""
-    if loaded := getattr(sys.modules.get("tensorflow"), "__version__", ""):
-        return str(loaded)
+    """TensorFlow's version, as pip writes it, without importing it.
+
+    An imported TensorFlow may spell it otherwise, such as 2.21.0-rc1 for 2.21.0rc1. A table's file
+    must have one name before the import and after it.
+    """
     for distribution in DISTRIBUTIONS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(distribution)

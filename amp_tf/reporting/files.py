@@ -11,6 +11,7 @@ import errno
 import html
 import json
 import os
+import shlex
 import shutil
 import tempfile
 import zipfile
@@ -249,9 +250,15 @@ def fragment(document: Document) -> str:
 
 def title(document: Document) -> str:
     """The name of the program that a report is of, without its folder."""
-    program = str(document["process"].get("program", "")) or "a rewrite"
-    first, _, rest = program.partition(" ")
-    return f"{os.path.basename(first)} {rest}".strip()
+    program = str(document["process"].get("program", ""))
+    try:
+        words = shlex.split(program)
+    except ValueError:  # an older report, in which nothing is quoted
+        words = program.split()
+    if not words:
+        return "a rewrite"
+    first, *arguments = words
+    return " ".join([Path(first).name or first, *arguments])
 
 
 def _page_of(name: str, documents: Sequence[Document], *, is_part: bool = False) -> str:

@@ -274,6 +274,19 @@ class RewriteReport:
             return ranked[0]
         return None
 
+    @property
+    def left_out(self) -> str:
+        """Says of how many graphs of the process it has nodes and figures; empty if of all."""
+        seen = sum(self.facts.get("totals", {}).get("graphs", {}).values())
+        kept = len(self.graphs)
+        with_figures = sum(graph.basis is not None for graph in self.graphs)
+        parts = []
+        if kept < seen:
+            parts.append(f"nodes are those of {kept:,} of {plural(seen, 'graph')}")
+        if 0 < with_figures < kept:
+            parts.append(f"figures are those of {with_figures:,}")
+        return ", and ".join(parts)
+
     def by_layer(self) -> Layers:
         """Reports each layer: a list of ``LayerReport`` that prints as a table.
 
@@ -289,6 +302,8 @@ class RewriteReport:
             summary = str(self._totals)
             if self.why_nothing:
                 summary += f": {why_no_node(self.why_nothing)}"
+        if self.left_out:
+            summary += f"\n({self.left_out})"
         text = render(summary, self.nodes)
         if self.weights is not None:
             text += f"\n{self.weights}"
@@ -309,6 +324,7 @@ class RewriteReport:
             "precisions": _values(self.precisions),
             "why_nothing": None,
             "summary": self.summary,
+            "left_out": self.left_out,
             **_FACTS,
             **self.facts,
             **document.describe(self.graphs, seconds=seconds),
@@ -354,16 +370,9 @@ _FACTS: Mapping[str, Any] = {
 # Limits of the nodes in the reports that are kept; a node takes about 200 bytes.
 MAX_CONVERTED = 250_000  # in graphs in which something was converted
 MAX_UNTOUCHED = 50_000  # in the others
-BASIS_WEIGHT = 4  # factor for a node whose graph is kept for figures
 GRAPH_WEIGHT = 16  # the memory of a graph's report beside its nodes, in nodes
-
-
-def _weight(graph: GraphReport) -> int:
-    """The memory of a graph's report, in nodes."""
-    of_node = 1
-    if graph.basis is not None:
-        of_node += BASIS_WEIGHT
-    return graph.total * of_node + GRAPH_WEIGHT
+# The basis of figures takes four times the memory of a node, so it is kept for a fifth of them.
+FIGURES_PART = 5
 
 
 class Ledger:
@@ -391,20 +400,24 @@ class Ledger:
                     self._add(dataclasses.replace(graph, way=way))
 
     def _add(self, graph: GraphReport) -> None:
-        """Keeps a graph, and drops the oldest of its kind where there are too many nodes."""
+        """Keeps a graph, and drops the oldest of its kind where there are too many nodes.
+
+        The oldest graphs lose first the basis of their figures, and then their place.
+        """
         self._totals = self._totals.plus(graph)
         self._graphs.append(graph)
         most = MAX_UNTOUCHED
         if graph.converted:
             most = MAX_CONVERTED
         kept = []
-        weight = 0
-        # The last ones of its kind, and all of the other kind.
+        later = 0  # the nodes of later graphs of its kind
         for other in reversed(self._graphs):
             if bool(other.converted) is bool(graph.converted):
-                weight += _weight(other)
-                if weight > most and other is not graph:
+                if later >= most:
                     continue
+                if later >= most // FIGURES_PART and other.basis is not None:
+                    other = dataclasses.replace(other, basis=None)
+                later += other.total + GRAPH_WEIGHT
             kept.append(other)
         self._graphs = kept[::-1]
 

@@ -13,7 +13,7 @@ from amp_tf.oplists.fusions import SPLIT_PRODUCTS
 from amp_tf.oplists.op_names import find_registered
 from amp_tf.oplists.table import CONSTANTS, READ_OPS, WITHOUT_WAITING
 from amp_tf.painting.reasons import Reason, Rule
-from amp_tf.reporting.figures import GraphFigures, GraphReport, NodeReport
+from amp_tf.reporting.figures import GraphFigures, GraphReport, NodeReport, percent
 
 # Reasons of nodes that nobody would convert, which are in every graph.
 _SILENT = (Rule.NO_FLOAT32, Rule.NOT_LISTED)
@@ -159,7 +159,7 @@ class Layers(list[LayerReport]):
         for layer in self:
             share = ""
             if layer.share_f16 is not None:
-                share = f"{100 * layer.share_f16:.0f} %"
+                share = percent(layer.share_f16)
                 knows_work = True
             cells = [layer.layer or "(no layer)", f"{layer.f16:,}", f"{layer.float32:,}", share]
             for reason in _reasons(layer) or [""]:

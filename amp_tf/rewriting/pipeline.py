@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from typing import Any
 
 from amp_tf.config import AmpConfig, check_config
-from amp_tf.errors import AmpError, ConfigError, GraphError, RewriteError
+from amp_tf.errors import ConfigError, GraphError, RewriteError
 from amp_tf.graph import editor, verify
 from amp_tf.graph.datatypes import Unit
 from amp_tf.graph.edits import Edits
@@ -194,7 +194,7 @@ def rewrite(
         job = Job.of(config, resolution, own.library, names, **known)
         return _rewrite_graph(own, job, shapes, functions)
 
-    return _logged(graph, work, Log(config, resolution))
+    return _logged(graph, work, Log(config, resolution, library))
 
 
 @pause_garbage_collector()
@@ -220,23 +220,30 @@ def rewrite_program(
         The results, ``root``'s first.
     """
     resolution = settle(config, hardware)
-    program = {function.signature.name: function for function in (root, *functions)}
-    job = Job.of(config, resolution, library, root=root, traced=traced, is_compiled=True)
+    log = Log(config, resolution, library)
+    with log.before([root, *functions]):
+        job = Job.of(config, resolution, library, root=root, traced=traced, is_compiled=True)
+        results = _rewrite_functions([root, *functions], job)
+    reports = [report for result in results for report in result.report.graphs]
+    log.write_after([result.graph for result in results], RewriteReport(tuple(reports)))
+    return results
+
+
+def _rewrite_functions(functions: Sequence[Any], job: Job) -> list[RewriteResult]:
+    """Rewrites the functions of a program, of which the first has callers outside of it."""
     narrow: Mapping[str, Sequence[Unit]] = {}
-    if any("TensorList" in node.op for function in functions for node in function.node_def):
-        views = {name: read_function(function, job.templates) for name, function in program.items()}
+    if any("TensorList" in node.op for function in functions[1:] for node in function.node_def):
+        views = {}
+        for function in functions:
+            views[function.signature.name] = read_function(function, job.templates)
         paintings = {name: job.form(view, None).painting for name, view in views.items()}
-        narrow = find_narrow_units(paintings, root.signature.name)
-
-    def rewritten(name: str, function: Any) -> RewriteResult:
-        def work() -> tuple[Any | None, list[GraphReport]]:
-            own = dataclasses.replace(job, narrow=narrow.get(name, ()))
-            result, report = _rewrite_nodes(function, own, None)
-            return result, [report]
-
-        return _logged(function, work, Log(config, resolution))
-
-    return list(itertools.starmap(rewritten, program.items()))
+        narrow = find_narrow_units(paintings, functions[0].signature.name)
+    results = []
+    for function in functions:
+        own = dataclasses.replace(job, narrow=narrow.get(function.signature.name, ()))
+        result, report = _rewrite_nodes(function, own, None)
+        results.append(_result(function, result, [report]))
+    return results
 
 
 def name_clones(
@@ -318,18 +325,19 @@ def _logged(
     graph: Any, work: Callable[[], tuple[Any | None, list[GraphReport]]], log: Log
 ) -> RewriteResult:
     """Does the work on a graph, with log files; it gives the new graph, ``None`` for no change."""
-    log.write_before(graph)
-    try:
-        result, reports = work()
-    except AmpError as error:
-        log.write_failure(error)
-        raise
-    changed = result is not None
-    if not changed:
-        result = graph
+    with log.before(graph):
+        new, reports = work()
+    result = _result(graph, new, reports)
+    log.write_after(result.graph, result.report)
+    return result
+
+
+def _result(given: Any, new: Any | None, reports: Iterable[GraphReport]) -> RewriteResult:
+    """Makes the result of a graph; the new one is ``None`` where nothing changed."""
     report = RewriteReport(tuple(reports))
-    log.write_after(result, report)
-    return RewriteResult(result, report, changed)
+    if new is None:
+        return RewriteResult(given, report, changed=False)
+    return RewriteResult(new, report, changed=True)
 
 
 def run_passes(form: Form, passes: Iterable[Pass]) -> Form:

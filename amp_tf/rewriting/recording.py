@@ -3,7 +3,8 @@
 A report has counts and, if a report file was asked for, the basis of its figures.
 
 Log files are each graph before and after its rewrite, the op lists and the reason for every node.
-Their names are those of TensorFlow's own pass, so that tools that read them go on working.
+Their names are those of TensorFlow's own pass, so that tools that read them go on working. All
+graphs are GraphDefs: functions are the library of one without nodes, with those that they call.
 ``reasons_….txt`` and ``failure_….txt`` are amp_tf's; where a rewrite failed, the latter replaces
 the former and the graph afterwards.
 """
@@ -11,6 +12,7 @@ the former and the graph afterwards.
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -18,7 +20,7 @@ import importlib
 import itertools
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -181,21 +183,34 @@ def _graph_of(function: Any, name: str) -> Any:
 class Log:
     """Writes the files of one rewrite, if the configuration names a folder.
 
-    A folder that cannot be written is a warning, once.
+    A folder that cannot be written is a warning, once. A graph is a GraphDef, which may be
+    serialized, a FunctionDef, or a list of FunctionDefs.
+
+    Args:
+        library: a FunctionDefLibrary with what the FunctionDefs call.
     """
 
-    def __init__(self, config: AmpConfig, resolution: Resolution) -> None:
+    def __init__(self, config: AmpConfig, resolution: Resolution, library: Any = None) -> None:
         self._path = config.log_path or ""
         self._resolution = resolution
+        self._library = library
         # Workers that share a folder begin together, and may have the same number and time.
         self._stamp = f"{os.getpid()}-{next(_numbers)}_{time.time_ns() // 1_000_000}"
 
-    def write_before(self, graph: Any) -> None:
-        """Writes the graph before its rewrite, and the op lists.
+    @contextlib.contextmanager
+    def before(self, graph: Any) -> Iterator[None]:
+        """Writes a graph before its rewrite, which is the block, and why the rewrite failed."""
+        self._write_before(graph)
+        try:
+            yield
+        except AmpError as error:
+            if self._path:
+                text = f"{type(error).__name__}: {error}\n"
+                self._write("failure_AutoMixedPrecision", ".txt", text)
+            raise
 
-        Args:
-            graph: a FunctionDef or GraphDef; the latter may be serialized.
-        """
+    def _write_before(self, graph: Any) -> None:
+        """Writes the graph, and the op lists."""
         if not self._path:
             return
         self._write_graph("preop", graph)
@@ -222,20 +237,28 @@ class Log:
             rows.append("\t".join(row))
         self._write("reasons_AutoMixedPrecision", ".txt", "\n".join(rows) + "\n")
 
-    def write_failure(self, error: AmpError) -> None:
-        """Writes why a rewrite failed.
-
-        The graph is broken, or the result did not pass verification.
-        """
-        if self._path:
-            text = f"{type(error).__name__}: {error}\n"
-            self._write("failure_AutoMixedPrecision", ".txt", text)
-
     def _write_graph(self, tag: str, graph: Any) -> None:
         if isinstance(graph, bytes):
             graph = parse_graph(graph)
+        if hasattr(graph, "node_def"):
+            graph = [graph]
+        if isinstance(graph, list):
+            graph = self._with_library(graph)
         self._write(f"graphdef_{tag}", ".pb", graph.SerializeToString())
         self._write(f"graphdef_{tag}", ".pb.txt", str(graph))
+
+    def _with_library(self, functions: Sequence[Any]) -> Any:
+        """Makes a GraphDef of functions, with those of the library that are not among them."""
+        from tensorflow.core.framework.graph_pb2 import GraphDef
+
+        graph = GraphDef()
+        graph.library.function.extend(functions)
+        names = {function.signature.name for function in functions}
+        if self._library:
+            for function in self._library.function:
+                if function.signature.name not in names:
+                    graph.library.function.append(function)
+        return graph
 
     def _write(self, stem: str, suffix: str, content: str | bytes) -> None:
         from amp_tf.reporting import files  # nothing else of a rewrite needs it

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from packaging import requirements
 
 from amp_tf.cli import doctor
 from amp_tf.cli.doctor import MachineFacts
@@ -191,7 +192,12 @@ CHECKS = [
         {"backend": "jax", "policy": "float32", "error": ""},
         "problem: … KERAS_BACKEND=tensorflow",
     ),
-    ("outside of what amp_tf is tested with", "tensorflow", "2.15.1", "problem: … 2.15.1"),
+    (
+        "outside of what amp_tf is tested with",
+        "tensorflow",
+        "2.15.1",
+        "problem: … 2.15.1 … pip install 'tensorflow>=2.16,<2.22'",
+    ),
     ("outside of what amp_tf is tested with", "tensorflow", "2.22.0-rc1", "problem: … 2.22.0-rc1"),
     ("outside of what amp_tf is tested with", "tensorflow", "2.16.2", ""),
     ("converts nothing here", "hardware", Hardware(), "note: … neither avx512_bf16 nor amx_bf16"),
@@ -214,6 +220,48 @@ def test_a_finding_says_what_is_wrong_and_what_to_do(words, field, value, told, 
     if told:
         pattern = ".*".join(map(re.escape, re.split(" ?… ?", told)))
         assert re.match(pattern, found[0]), found
+
+
+@pytest.mark.parametrize(
+    ("installed", "fix"),
+    [
+        ([], "pip install 'tensorflow>=2.16,<2.22'"),
+        (["tensorflow-cpu"], "pip install 'tensorflow-cpu>=2.16,<2.22'"),
+        (
+            ["tf-nightly-cpu"],
+            "pip uninstall tf-nightly-cpu, then pip install 'tensorflow-cpu>=2.16,<2.22'",
+        ),
+    ],
+)
+def test_pip_is_asked_for_what_it_takes_and_in_place_of_what_is_there(facts, installed, fix):
+    versions = {**facts.versions, "tensorflow": "2.15.0"}
+    found = dataclasses.replace(facts, versions=versions, distributions=installed)
+    fixes = [issue.fix for issue in doctor.find_issues(found) if "tested with" in issue.what]
+    assert fixes == [fix]
+    wanted = requirements.Requirement(fix.split("'")[1]).specifier
+    for version, is_wanted in (("2.15.1", False), ("2.16.0", True), ("2.21.3", True)):
+        assert wanted.contains(version) is is_wanted
+    assert not wanted.contains("2.22.0")
+
+
+@pytest.mark.parametrize("enabled", [{}, {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}])
+def test_the_kill_switch_is_named_as_what_turns_amp_tf_off(facts, enabled):
+    found = dataclasses.replace(facts, environ={"AMP_TF_DISABLE": "1", **enabled})
+    assert found.ways["switch"] == "off (AMP_TF_DISABLE is set)"
+    (issue,) = (issue for issue in doctor.find_issues(found) if "AMP_TF_DISABLE" in issue.what)
+    assert not issue.is_problem
+    assert issue.what.endswith("amp_tf is off whatever else is set, and is not tried here")
+    assert issue.fix == "Unset AMP_TF_DISABLE"
+
+
+def test_what_a_sitecustomize_prints_does_not_hide_amp_tf_pth(tmp_path):
+    prints = "import sys; sys.stdout.buffer.write(b'welcome to the cluster \\xff\\n')"
+    (tmp_path / "sitecustomize.py").write_text(prints)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(OWN)}
+    assert doctor._reads_pth(environ)
+    assert doctor._reads_pth({**environ, "PYTHONPATH": str(tmp_path)})
+    (tmp_path / "sitecustomize.py").write_text("import os; os._exit(0)")
+    assert not doctor._reads_pth({**environ, "PYTHONPATH": str(tmp_path)})
 
 
 @pytest.mark.parametrize(

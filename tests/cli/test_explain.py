@@ -76,6 +76,27 @@ def test_a_node_or_function_that_does_not_exist_is_answered_with_names_of_others
         assert f"{source}: the graph has no function {asked!r}. {fix}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--op", "Matmul"], "the graph has no op 'Matmul'. The closest names: MatMul."),
+        (
+            ["--op", "MatMul", "--op", "Sigmoid"],
+            "the graph has no op 'Sigmoid'. The closest names: ",
+        ),
+        (["--function", "none"], "the graph has no function 'none'. The closest names: __infer"),
+    ],
+)
+def test_of_all_nodes_an_op_or_function_that_does_not_exist_is_an_error_too(
+    options, said, calling, capsys
+):
+    command = ["explain", str(calling(product)[0]), "--all", "--precision", "bfloat16"]
+    assert main([*command, *options]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert said in told.err
+
+
 def test_all_nodes_are_listed_with_their_reasons_or_those_of_an_op(graph_file, capsys):
     all_nodes = ["explain", str(graph_file), "--all", "--precision", "bfloat16"]
     assert main(all_nodes) == 0

@@ -3,6 +3,7 @@ when trained.
 """
 
 import re
+import shlex
 import shutil
 
 import keras
@@ -11,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.cli.main import main
+from amp_tf.cli.main import main, parser
 from amp_tf.offline.reading import Checkpoint
 from amp_tf.offline.saved_model import convert_saved_model, rewrite_saved_model
 from amp_tf.reporting.weights import Kept
@@ -349,18 +350,30 @@ def test_a_weight_beyond_float16_is_no_matter_to_bfloat16(tmp_path):
     assert _kept(_convert(Wide(), tmp_path)[0])["large"] is None
 
 
-def test_a_check_says_which_values_became_infinite(tmp_path, capsys):
-    tf.saved_model.save(Tied(), str(tmp_path / "f32"))
-    source, copy, inputs = (str(tmp_path / name) for name in ("f32", "out", "inputs.npz"))
+@pytest.mark.parametrize("is_option", [True, False])
+def test_a_check_says_which_values_became_infinite_and_how_to_compare_under_the_same_settings(
+    tmp_path, capsys, monkeypatch, is_option
+):
+    tf.saved_model.save(Tied(), str(tmp_path / "my f32"))
+    source, copy, inputs = (str(tmp_path / name) for name in ("my f32", "out", "inputs.npz"))
     np.savez(inputs, x=np.full((4, 8), 1e5, "f"))
-    options = ["--precision", "float16", "--target", "gpu", "--weights", "f16", "--check", inputs]
-    assert main(["rewrite", source, copy, *options]) == 1
+    options = ["--target", "gpu", "--keep-float32", "^none$|^nobody$"]
+    if is_option:
+        options += ["--precision", "float16"]
+    else:
+        monkeypatch.setenv("AMP_TF_PRECISION", "float16")
+    command = ["rewrite", source, copy, *options, "--weights", "f16", "--check", inputs]
+    assert main(command) == 1
     err = capsys.readouterr().err
     assert (
         f"{copy}: it is written, and 32 of 32 values of output_0 are inf or nan, which they were "
         "not. What to" in err
     )
-    assert err.endswith(f"amp-tf compare {source} --inputs {inputs} --precision float16.\n")
+    advice = shlex.split(err.strip().removesuffix(".").partition("float32: ")[2])
+    assert advice[:5] == ["amp-tf", "compare", source, "--inputs", inputs]
+    given = parser().parse_args(advice[1:])
+    assert (given.target, given.keep_float32) == ("gpu", ["^none$|^nobody$"])
+    assert given.precision == ("float16" if is_option else None)
 
 
 @pytest.mark.parametrize("is_there", [False, True])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+import types
 import warnings
 
 import pytest
@@ -169,6 +171,16 @@ def test_a_broken_file_is_told_once_and_the_shipped_table_counts():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         hardware.costs_here()
+
+
+def test_the_file_has_one_name_before_tensorflow_is_imported_and_after(monkeypatch):
+    """amp-tf calibrate asks before, a program after."""
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    before = hardware.cache_file()
+    release_candidate = types.ModuleType("tensorflow")
+    release_candidate.__version__ = "2.99.0-rc1"  # pip: 2.99.0rc1
+    monkeypatch.setitem(sys.modules, "tensorflow", release_candidate)
+    assert hardware.cache_file() == before
 
 
 def test_a_measurement_counts_for_its_cpu_cores_tensorflow_and_onednn(monkeypatch, tmp_path):

@@ -131,3 +131,18 @@ def test_a_name_that_says_neither_page_nor_data_is_refused(tmp_path, name):
     with pytest.raises(FileError, match=r"what to write is not known.*\.html.*\.json"):
         files.save([{}], tmp_path / name)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("program", "title"),
+    [
+        ("", "a rewrite"),
+        ("model/", "model"),
+        ("'/home/my models/resnet/'", "resnet"),
+        ("'/home/my files/train it.py' --lr 1", "train it.py --lr 1"),
+        ("/home/train.py --name it's", "train.py --name it's"),  # of an older report
+        ("/", "/"),
+    ],
+)
+def test_the_title_of_a_report_is_its_program_without_the_folder(program: str, title: str) -> None:
+    assert files.title({"process": {"program": program}}) == title

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +14,7 @@ from amp_tf.graph.names import KerasLayer, recorded
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import files
 from amp_tf.reporting.reports import RewriteReport
-from amp_tf.reporting.text import LayerReason, LayerReport
+from amp_tf.reporting.text import LayerReason, LayerReport, Layers
 from tests.reporting.reported_graphs import reported, traced
 from tests.small_graphs import graph
 
@@ -88,6 +89,16 @@ def test_operations_are_known_where_a_report_was_asked_for() -> None:
     first, second, *_ = str(found).splitlines()
     assert " ".join(first.split()) == "layer 16 bit float32 work in 16 bit why float32"
     assert " ".join(second.split()).startswith("block_2 1 0 100 %")
+
+
+def test_only_all_of_the_work_is_100_percent() -> None:
+    layers = [
+        LayerReport("all", 2, 0, 1000.0, 0.0, ()),
+        LayerReport("nearly", 2, 1, 996.0, 4.0, ()),
+        LayerReport("hardly", 1, 2, 0.1, 999.9, ()),
+    ]
+    shares = [re.findall(r"\S+ %", line) for line in str(Layers(layers)).splitlines()[1:]]
+    assert shares == [["100 %"], ["99.6 %"], ["<0.1 %"]]
 
 
 def test_nodes_are_chosen_by_layer() -> None:

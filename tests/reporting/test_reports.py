@@ -13,7 +13,7 @@ from amp_tf.errors import ConfigError
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.reasons import Reason, Rule
 from amp_tf.precision import Precision
-from amp_tf.reporting import reports
+from amp_tf.reporting import files, reports
 from amp_tf.reporting.files import SCHEMA_VERSION
 from amp_tf.reporting.reports import (
     GRAPH_WEIGHT,
@@ -22,6 +22,7 @@ from amp_tf.reporting.reports import (
     RewriteReport,
     Totals,
 )
+from tests.reporting.rendering import shown
 from tests.reporting.reported_graphs import use_own_ledger
 from tests.small_graphs import function, graph
 
@@ -206,6 +207,47 @@ def test_only_the_last_graphs_are_kept_and_all_are_counted(small, converted, unt
     kept = [part.converted for part in small.of_process().graphs]
     assert (kept.count(1), kept.count(0)) == (10, 3)
     assert small.totals().graphs == {"grappler": 44, "xla": 44}
+
+
+@pytest.fixture
+def with_figures():
+    """Makes the report of a graph of some nodes, one of them converted, with its basis."""
+
+    def make(nodes):
+        lines = [f"n{number} = NoOp()" for number in range(nodes - 2)]
+        return report("\n".join(["x = Placeholder()", "a = MatMul(x, x)", *lines]), report_path="-")
+
+    return make
+
+
+def test_the_oldest_graphs_lose_their_figures_before_their_place(
+    monkeypatch, with_figures, untouched
+):
+    """The limit holds where a report is asked for, too."""
+    use_own_ledger(monkeypatch)
+    monkeypatch.setattr(reports, "MAX_CONVERTED", 10 * (2 + GRAPH_WEIGHT))
+    small = with_figures(2)
+    reports.record(untouched, way="grappler")
+    for _ in range(14):
+        reports.record(small, way="grappler")
+    found = amp_tf.report()
+    kept = [graph.basis is not None for graph in found.graphs if graph.converted]
+    assert kept == [False] * 8 + [True] * 2
+    left_out = "nodes are those of 11 of 15 graphs, and figures are those of 2"
+    assert found.left_out == left_out
+    assert str(found).splitlines()[1] == f"({left_out})"
+    assert f"Of this process, {left_out}." in shown(files.page([found.to_dict()]))
+
+
+def test_an_evaluation_does_not_displace_the_training_before_it(monkeypatch, ledger, with_figures):
+    monkeypatch.setattr(reports, "MAX_CONVERTED", 500)
+    ledger.record(with_figures(90), way="grappler")
+    ledger.record(with_figures(12), way="grappler")
+    training, evaluation = ledger.of_process().graphs
+    assert (training.total, evaluation.total) == (90, 12)
+    assert training.basis is not None
+    assert evaluation.basis is not None
+    assert ledger.of_process().left_out == ""
 
 
 def test_threads_may_record_and_read_at_once(ledger, converted):

@@ -73,7 +73,8 @@ function counts(run) {
 
 function tiles(run) {
   const cells = counts(run).map(([name, value, more]) => html`<div><dt>${name}</dt><dd>${value}<small>${more}</small></dd></div>`);
-  return html`<dl class="tiles">${cells}</dl><p class="summary">${run.summary || run.why_nothing || ""}</p>`;
+  const missing = run.left_out ? html`<p class="note">Of this process, ${run.left_out}.</p>` : "";
+  return html`<dl class="tiles">${cells}</dl><p class="summary">${run.summary || run.why_nothing || ""}</p>${missing}`;
 }
 
 // The kinds of steps that took long; reports of before have none.
