@@ -162,3 +162,47 @@ def test_ops_inside_are_marked_and_the_innermost_scope_counts_until_its_block_en
         return tf.matmul(x, w)
 
     assert _scope_of(_trace(model)) == [b"f16", b"float32", None]
+
+
+def test_replicas_that_take_turns_in_a_block_have_a_scope_each():
+    # They do so at each sum; what is traced later in their graph is outside again.
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+    def replica(x, w):
+        context = tf.distribute.get_replica_context()
+        with amp_tf.scope("float32"):
+            total = context.all_reduce("sum", tf.matmul(x, w))
+            product = context.merge_call(lambda _, values: tf.matmul(values.values[0], w), (total,))
+            inside = tf.matmul(total, w) + product
+        return inside, tf.matmul(x, w)
+
+    def step(x, w):
+        return strategy.run(replica, (x, w)), tf.matmul(x, w)
+
+    # In each replica two products inside and one behind, one for both, and one at last.
+    scopes = _scope_of(_trace(step))
+    assert scopes.count(b"float32") == 5
+    assert scopes.count(None) == 3
+    assert scopes[-1] is None
+
+
+def test_vectorized_ops_and_their_gradients_follow_their_op():
+    def step(x, w):
+        def row(x):
+            with amp_tf.scope("float32"):
+                h = tf.matmul(x[None], w)
+            return tf.matmul(h, w)
+
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = tf.vectorized_map(row, x)
+        return y, tape.jacobian(y, x)
+
+    graph = tf.function(step).get_concrete_function(MATRIX, MATRIX).graph
+    scopes = {}
+    for op in graph.get_operations():
+        if "MatMul" in op.type:
+            scope = op.node_def.attr[SCOPE_ATTR].s
+            scopes[scope] = scopes.get(scope, 0) + 1
+    # Forward and backward, each in the body of a loop and vectorized.
+    assert scopes == {b"float32": 4, b"": 4}
