@@ -254,6 +254,12 @@ REGISTER_GRADIENT = Internal(
     "give gradients by a tape their op's scope",
     _SCOPES_FAIL,
 )
+RECORD_OPERATION = Internal(
+    f"{_EAGER}.record",
+    "record_operation",
+    "give custom gradients the scope of their function",
+    _SCOPES_FAIL,
+)
 REPLICA_THREADS = Internal(
     "tensorflow.python.distribute.mirrored_run",
     "_call_for_each_replica _MirroredReplicaContext._merge_call",

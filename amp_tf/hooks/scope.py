@@ -6,7 +6,7 @@ TensorFlow postpones some work, or gives it to other threads. It gets the scope 
 
 - the forward op: its gradient by ``tf.gradients``, which builds that of functions and loops, too,
   and what ``tf.vectorized_map`` makes of it;
-- the record on the tape: the gradient of an op;
+- the record on the tape: the gradient of an op, and a custom gradient;
 - the thread that starts them: the replicas of a strategy, and what they let it do for all.
 """
 
@@ -64,6 +64,7 @@ def install(patches: Patches) -> None:
     internals.FINISH_OP.patch(patches, _mark)
     internals.OPS_FOR_AN_OP.patch(patches, _follow_op)
     internals.RECORD_GRADIENT.patch(patches, _remember_scope)
+    internals.RECORD_OPERATION.patch(patches, _remember_scope_of_call)
     if internals.TAPE_GRADIENT.patch(patches, _recall_scope):
         pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
     internals.REPLICA_THREADS.patch(patches, _hand_on)
@@ -134,6 +135,18 @@ def _recall_scope(gradient_function: Any, op_name: str, attr_tuple: Any, *args: 
     attrs = dict(zip(values[::2], values[1::2], strict=True))
     with _entering(attrs.get(SCOPE_ATTR)):
         return gradient_function(op_name, attr_tuple, *args)
+
+
+def _remember_scope_of_call(
+    record_operation: Any,
+    op_type: str,
+    output_tensors: Any,
+    input_tensors: Any,
+    backward_function: Any,
+    forward_function: Any = None,
+) -> None:
+    backward = _in_current(backward_function)
+    record_operation(op_type, output_tensors, input_tensors, backward, forward_function)
 
 
 def _hand_on(call: Any, owner: Any, function: Any, args: Any, kwargs: Any, /) -> Any:

@@ -186,6 +186,36 @@ def test_replicas_that_take_turns_in_a_block_have_a_scope_each():
     assert scopes[-1] is None
 
 
+def _product(x, w):
+    return tf.matmul(x, w)
+
+
+def _recomputed(x, w):
+    return tf.recompute_grad(_product)(x, w)
+
+
+@tf.custom_gradient
+def _by_hand(x, w):
+    def gradient(dy):
+        return tf.matmul(dy, w, transpose_b=True), tf.matmul(x, dy, transpose_a=True)
+
+    return tf.matmul(x, w), gradient
+
+
+@pytest.mark.parametrize(("layer", "backward"), [(_by_hand, 2), (_recomputed, 3)])
+def test_custom_gradients_by_a_tape_follow_their_function(layer, backward):
+    def step(x, w):
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            with amp_tf.scope("float32"):
+                h = layer(x, w)
+            loss = tf.reduce_sum(layer(h, w))
+        return tape.gradient(loss, [x, w])
+
+    scopes = _scope_of(_trace(step))
+    assert scopes.count(b"float32") == scopes.count(None) == 1 + backward
+
+
 def test_vectorized_ops_and_their_gradients_follow_their_op():
     def step(x, w):
         def row(x):
