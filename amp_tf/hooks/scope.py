@@ -8,6 +8,8 @@ TensorFlow postpones some work, or gives it to other threads. It gets the scope 
   and what ``tf.vectorized_map`` makes of it;
 - the record on the tape: the gradient of an op, and a custom gradient;
 - the thread that starts them: the replicas of a strategy, and what they let it do for all.
+
+All of this is in place while amp_tf is on, because graphs of files have scopes, too.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
+from amp_tf.hooks import switch
 from amp_tf.painting.eligibility import SCOPE_ATTR
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import reports
@@ -236,3 +237,24 @@ def test_vectorized_ops_and_their_gradients_follow_their_op():
             scopes[scope] = scopes.get(scope, 0) + 1
     # Forward and backward, each in the body of a loop and vectorized.
     assert scopes == {b"float32": 4, b"": 4}
+
+
+def test_gradients_of_a_loaded_model_follow_their_op(tmp_path):
+    model = tf.Module()
+    model.layers = tf.function(_two_layers, input_signature=[MATRIX, MATRIX])
+    tf.saved_model.save(model, str(tmp_path))
+    switch.uninstall("amp_tf.hooks.scope")  # as in a process that enters no scope
+    loaded = tf.saved_model.load(str(tmp_path))
+
+    def step(x, w):
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            loss = tf.reduce_sum(loaded.layers(x, w))
+        return tape.gradient(loss, [x, w])
+
+    with amp_tf.enable(CONFIG):
+        graph = _trace(step)
+    scopes = _scope_of(graph)
+    # Two products backward for each one forward, in as many copies.
+    assert len(scopes) >= 6
+    assert scopes.count(b"float32") == scopes.count(None)
