@@ -266,6 +266,13 @@ REPLICA_THREADS = Internal(
     "hand a scope to the threads of replicas",
     _SCOPES_FAIL,
 )
+TRACES = Internal(
+    f"{_EAGER}.polymorphic_function.function_context",
+    "make_function_context",
+    "trace functions for each scope in which they are called",
+    _SCOPES_FAIL,
+)
+
 # Layers, policies and the times of steps.
 
 _BY_SCOPES = "layers are found by their name scopes"

@@ -9,7 +9,8 @@ TensorFlow postpones some work, or gives it to other threads. It gets the scope 
 - the record on the tape: the gradient of an op, and a custom gradient;
 - the thread that starts them: the replicas of a strategy, and what they let it do for all.
 
-All of this is in place while amp_tf is on, because graphs of files have scopes, too.
+The trace of a ``tf.function`` is kept for calls in the same scope. All of this is in place while
+amp_tf is on, because graphs of files have scopes, too.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def scope(precision: ScopeName, *patterns: str) -> Iterator[None]:
 
     Use it in model code that is traced: in a layer's ``call``, a ``tf.function`` or while a v1
     graph is built. Around code that runs eagerly it changes nothing, because that code is never
-    rewritten. The innermost scope counts.
+    rewritten. A ``tf.function`` is traced for each scope in which it is called. The innermost scope
+    counts.
 
     Args:
         precision: ``"float32"`` keeps the ops in float32. ``"f16"`` converts them wherever their op
@@ -70,6 +72,7 @@ def install(patches: Patches) -> None:
     if internals.TAPE_GRADIENT.patch(patches, _recall_scope):
         pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
     internals.REPLICA_THREADS.patch(patches, _hand_on)
+    internals.TRACES.patch(patches, _tell_traces_apart)
 
 
 def _current() -> bytes | None:
@@ -153,3 +156,10 @@ def _remember_scope_of_call(
 
 def _hand_on(call: Any, owner: Any, function: Any, args: Any, kwargs: Any, /) -> Any:
     return call(owner, _in_current(function), args, kwargs)
+
+
+def _tell_traces_apart(make_function_context: Any, scope_type: Any = None) -> Any:
+    value = _current()
+    if value is not None:
+        scope_type = scope_type, value
+    return make_function_context(scope_type)

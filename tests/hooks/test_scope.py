@@ -258,3 +258,27 @@ def test_gradients_of_a_loaded_model_follow_their_op(tmp_path):
     # Two products backward for each one forward, in as many copies.
     assert len(scopes) >= 6
     assert scopes.count(b"float32") == scopes.count(None)
+
+
+def test_a_function_is_traced_for_each_scope_in_which_it_is_called():
+    @tf.function
+    def inner(x, w):
+        return tf.matmul(x, w)
+
+    def outer(x, w):
+        x = inner(x, w)
+        with amp_tf.scope("float32"):
+            x = inner(inner(x, w), w)
+        with amp_tf.scope("f16"):
+            x = inner(x, w)
+        return inner(x, w)
+
+    graph = _trace(outer)
+    scopes = {}
+    for function in graph.library.function:
+        (scopes[function.signature.name],) = _scope_of(
+            tf.compat.v1.GraphDef(node=function.node_def)
+        )
+    called = [node.attr["f"].func.name for node in graph.node if "Call" in node.op]
+    assert [scopes[name] for name in called] == [None, b"float32", b"float32", b"f16", None]
+    assert len(scopes) == 3
