@@ -257,7 +257,7 @@ REGISTER_GRADIENT = Internal(
 RECORD_OPERATION = Internal(
     f"{_EAGER}.record",
     "record_operation",
-    "give custom gradients the scope of their function",
+    "give custom gradients the scope and the layer of their function",
     _SCOPES_FAIL,
 )
 REPLICA_THREADS = Internal(
