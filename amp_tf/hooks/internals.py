@@ -221,10 +221,19 @@ TF_KERAS_WORKERS = Internal(
 # Scopes of precision.
 
 _SCOPES_FAIL = "`amp_tf.scope` raises an error"
-NEW_GRAPH = Internal(
-    f"{_FRAMEWORK}.func_graph",
-    "FuncGraph.__init__",
-    "hand a scope to functions traced inside it",
+FINISH_OP = Internal(
+    f"{_FRAMEWORK}.ops",
+    "Graph._create_op_helper",
+    "mark the ops of a scope",
+    _SCOPES_FAIL,
+)
+SET_ATTRIBUTE = Internal(
+    f"{_FRAMEWORK}.ops", "Operation._set_attr", "mark the ops of a scope", _SCOPES_FAIL
+)
+OPS_FOR_AN_OP = Internal(
+    f"{_FRAMEWORK}.ops",
+    "Graph._original_op",
+    "give gradients in a graph, and vectorized ops, their op's scope",
     _SCOPES_FAIL,
 )
 RECORD_GRADIENT = Internal(
@@ -245,16 +254,22 @@ REGISTER_GRADIENT = Internal(
     "give gradients by a tape their op's scope",
     _SCOPES_FAIL,
 )
-GRAPH_GRADIENT = Internal(
-    f"{_OPS}.gradients_util",
-    "_MaybeCompile",
-    "give gradients in a graph their op's scope",
+RECORD_OPERATION = Internal(
+    f"{_EAGER}.record",
+    "record_operation",
+    "give custom gradients the scope and the layer of their function",
     _SCOPES_FAIL,
 )
-SCOPE_ATTRIBUTES = Internal(
-    f"{_FRAMEWORK}.ops",
-    "Graph._attr_scope Graph._attr_scope_map",
-    "mark the ops of a scope",
+REPLICA_THREADS = Internal(
+    "tensorflow.python.distribute.mirrored_run",
+    "_call_for_each_replica _MirroredReplicaContext._merge_call",
+    "hand a scope to the threads of replicas",
+    _SCOPES_FAIL,
+)
+TRACES = Internal(
+    f"{_EAGER}.polymorphic_function.function_context",
+    "make_function_context",
+    "trace functions for each scope in which they are called",
     _SCOPES_FAIL,
 )
 

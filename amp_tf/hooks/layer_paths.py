@@ -1,21 +1,28 @@
 """Records which layers open which name scopes while graphs are traced.
 
 So layers are found by their paths. Keras 3 opens a scope for each call of a layer through one
-class, tf_keras asks one method for its name. Both are patched to record the layer. Eager code is
-not recorded; a graph costs a look into a dictionary for each call of a layer, once, when it is
-traced.
+class, tf_keras asks one method for its name. Both are patched to record the layer. A tape names the
+gradient of an op after the scope of the op, but not that of a function with a gradient of its own
+(``tf.custom_gradient``, ``tf.recompute_grad``, a ``tf.function``); here it does that, too. Eager
+code is not recorded; a graph costs a look into a dictionary for each call of a layer, once, when it
+is traced.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from amp_tf.graph.names import KerasLayer, recorded, scopes
 from amp_tf.hooks import state
-from amp_tf.hooks.internals import KERAS_SCOPES, TF_KERAS_SCOPES, is_imported
+from amp_tf.hooks.internals import (
+    KERAS_SCOPES,
+    RECORD_OPERATION,
+    TF_KERAS_SCOPES,
+    is_imported,
+)
 from amp_tf.hooks.patches import Patches
 
 
@@ -28,6 +35,7 @@ def install(patches: Patches) -> None:
     if is_imported("keras") and sys.modules["keras"].backend.backend() == "tensorflow":
         KERAS_SCOPES.patch(patches, _enter)
     TF_KERAS_SCOPES.patch(patches, _name_scope)
+    RECORD_OPERATION.patch(patches, _record_operation)
 
 
 @contextlib.contextmanager
@@ -76,6 +84,32 @@ def _name_scope(name_scope: Any, layer: Any, /) -> Any:
         names = (*scopes(f"{above}/"), name)
         recorded.record(found[:-1], KerasLayer("/".join(names), names))
     return found
+
+
+def _record_operation(
+    record_operation: Any,
+    op_type: str,
+    output_tensors: Any,
+    input_tensors: Any,
+    backward_function: Callable[..., Any],
+    forward_function: Any = None,
+) -> None:
+    """Records a function for a tape; its gradient is named like that of an op in the same scope."""
+    backward = backward_function
+    scope = _scope_here()
+    if scope:
+        backward = _within(f"gradient_tape/{scope}/", backward_function)
+    record_operation(op_type, output_tensors, input_tensors, backward, forward_function)
+
+
+def _within(scope: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    import tensorflow as tf
+
+    def in_scope(*args: Any) -> Any:
+        with tf.name_scope(scope):
+            return function(*args)
+
+    return in_scope
 
 
 def _scope_here() -> str | None:

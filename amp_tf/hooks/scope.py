@@ -1,26 +1,27 @@
 """``amp_tf.scope``: the precision of the ops made inside a ``with`` block, and of their gradients.
 
 NVIDIA's TensorFlow had the same idea (``auto_mixed_precision_scope``): ops carry an attribute that
-the rewrite reads. TensorFlow gives it to every op of the graph that is being built
-(``Graph._attr_scope``). Three things more are needed, and each is one small patch, put in place
-when a scope is first used:
+the rewrite reads. Each thread has one scope, and an op gets that of the thread that creates it.
+TensorFlow postpones some work, or gives it to other threads. It gets the scope of
 
-- functions traced inside the block (loop bodies, branches, nested tf.functions) start with the
-  attribute;
-- ``GradientTape`` remembers it with the record of each op, whose outputs may be dropped before its
-  gradient is built;
-- ``tf.gradients``, which TensorFlow uses for functions, loops and v1 graphs, sets it again for an
-  op's gradient.
+- the forward op: its gradient by ``tf.gradients``, which builds that of functions and loops, too,
+  and what ``tf.vectorized_map`` makes of it;
+- the record on the tape: the gradient of an op, and a custom gradient;
+- the thread that starts them: the replicas of a strategy, and what they let it do for all.
+
+The trace of a ``tf.function`` is kept for calls in the same scope. All of this is in place while
+amp_tf is on, because graphs of files have scopes, too.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, get_args
 
 from amp_tf.graph.edits import attribute
 from amp_tf.hooks import internals, state
+from amp_tf.hooks.patches import Patches
 from amp_tf.painting.eligibility import SCOPE_ATTR
 from amp_tf.values import check_choice, check_patterns, dtype_name
 
@@ -34,7 +35,8 @@ def scope(precision: ScopeName, *patterns: str) -> Iterator[None]:
 
     Use it in model code that is traced: in a layer's ``call``, a ``tf.function`` or while a v1
     graph is built. Around code that runs eagerly it changes nothing, because that code is never
-    rewritten. The innermost scope counts.
+    rewritten. A ``tf.function`` is traced for each scope in which it is called. The innermost scope
+    counts.
 
     Args:
         precision: ``"float32"`` keeps the ops in float32. ``"f16"`` converts them wherever their op
@@ -49,7 +51,7 @@ def scope(precision: ScopeName, *patterns: str) -> Iterator[None]:
     """
     name = check_choice(dtype_name(precision), PRECISIONS, where="amp_tf.scope")
     check_patterns(patterns, where="amp_tf.scope")
-    _install()
+    install(state.patches(__name__))  # a graph may be built before amp_tf is on
     value = "\t".join((name, *patterns)).encode()
     outer = _current()
     if patterns and outer is not None:
@@ -58,57 +60,70 @@ def scope(precision: ScopeName, *patterns: str) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _entering(value: bytes) -> Iterator[None]:
-    import tensorflow as tf
+def install(patches: Patches) -> None:
+    """Marks the ops that are created in scopes from now on. Idempotent."""
+    from tensorflow.python import pywrap_tfe
+    from tensorflow.python.eager import backprop
 
+    internals.FINISH_OP.patch(patches, _mark)
+    internals.OPS_FOR_AN_OP.patch(patches, _follow_op)
+    internals.RECORD_GRADIENT.patch(patches, _remember_scope)
+    internals.RECORD_OPERATION.patch(patches, _remember_scope_of_call)
+    if internals.TAPE_GRADIENT.patch(patches, _recall_scope):
+        pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
+    internals.REPLICA_THREADS.patch(patches, _hand_on)
+    internals.TRACES.patch(patches, _tell_traces_apart)
+
+
+def _current() -> bytes | None:
+    """Returns the scope of this thread."""
+    return getattr(state.current().here, "scope", None)
+
+
+@contextlib.contextmanager
+def _entering(value: bytes | None) -> Iterator[None]:
+    """Runs a block in a scope; ``None`` changes nothing."""
     here = state.current().here
-    outer = getattr(here, "scope", None)
-    here.scope = value
-    around: Any = contextlib.nullcontext()
-    if not tf.executing_eagerly():
-        around = tf.compat.v1.get_default_graph()._attr_scope({SCOPE_ATTR: attribute(s=value)})
+    outer = _current()
+    here.scope = value or outer
     try:
-        with around:
-            yield
+        yield
     finally:
         here.scope = outer
 
 
-def _install() -> None:
-    from tensorflow.python import pywrap_tfe
-    from tensorflow.python.eager import backprop
+def _in_current(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function, to be called later in the scope of now."""
+    value = _current()
+    if value is None:
+        return function
 
-    patches = state.patches(__name__)
-    internals.NEW_GRAPH.patch(patches, _mark_new_graph)
-    internals.RECORD_GRADIENT.patch(patches, _remember_scope)
-    internals.GRAPH_GRADIENT.patch(patches, _follow_op)
-    if internals.TAPE_GRADIENT.patch(patches, _recall_scope):
-        pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
+    def in_scope(*args: Any, **kwargs: Any) -> Any:
+        with _entering(value):
+            return function(*args, **kwargs)
+
+    return in_scope
 
 
-def _current() -> bytes | None:
-    """Returns the scope of the code that is being traced.
-
-    On threads of a strategy's replicas the graph holds it.
-    """
-    import tensorflow as tf
-
-    value: bytes | None = getattr(state.current().here, "scope", None)
-    if value is not None or tf.executing_eagerly():
-        return value
-    mark = tf.compat.v1.get_default_graph()._attr_scope_map.get(SCOPE_ATTR)
-    if mark is None:
+def _scope_of(op: Any) -> bytes | None:
+    try:
+        value: bytes = op.get_attr(SCOPE_ATTR)
+    except (AttributeError, ValueError):  # no attribute; a whole loop, in tf.vectorized_map
         return None
-    found: bytes = mark.s
-    return found
+    return value
 
 
-def _mark_new_graph(init: Any, graph: Any, /, *args: Any, **kwargs: Any) -> None:
-    value = _current()  # before the graph is created: the scope of the one around it
-    init(graph, *args, **kwargs)
-    if value is not None:
-        graph._attr_scope_map[SCOPE_ATTR] = attribute(s=value)
+def _mark(finish_op: Any, graph: Any, op: Any, /, **kwargs: Any) -> None:
+    value = _current()
+    if value is not None and _scope_of(op) is None:
+        op._set_attr(SCOPE_ATTR, attribute(s=value))
+    finish_op(graph, op, **kwargs)
+
+
+@contextlib.contextmanager
+def _follow_op(original_op: Any, graph: Any, op: Any, /) -> Iterator[None]:
+    with original_op(graph, op), _entering(_scope_of(op)):
+        yield
 
 
 def _remember_scope(
@@ -121,18 +136,30 @@ def _remember_scope(
 
 
 def _recall_scope(gradient_function: Any, op_name: str, attr_tuple: Any, *args: Any) -> Any:
-    names = (attr_tuple or ())[::2]
-    if SCOPE_ATTR not in names:
-        return gradient_function(op_name, attr_tuple, *args)
-    value = attr_tuple[2 * names.index(SCOPE_ATTR) + 1]
-    with _entering(value):
+    values = attr_tuple or ()
+    attrs = dict(zip(values[::2], values[1::2], strict=True))
+    with _entering(attrs.get(SCOPE_ATTR)):
         return gradient_function(op_name, attr_tuple, *args)
 
 
-def _follow_op(maybe_compile: Any, name_scope: str, op: Any, func: Any, grad_fn: Any) -> Any:
-    try:
-        value = op.get_attr(SCOPE_ATTR)
-    except ValueError:  # the op was not made inside a scope
-        return maybe_compile(name_scope, op, func, grad_fn)
-    with _entering(value):
-        return maybe_compile(name_scope, op, func, grad_fn)
+def _remember_scope_of_call(
+    record_operation: Any,
+    op_type: str,
+    output_tensors: Any,
+    input_tensors: Any,
+    backward_function: Any,
+    forward_function: Any = None,
+) -> None:
+    backward = _in_current(backward_function)
+    record_operation(op_type, output_tensors, input_tensors, backward, forward_function)
+
+
+def _hand_on(call: Any, owner: Any, function: Any, args: Any, kwargs: Any, /) -> Any:
+    return call(owner, _in_current(function), args, kwargs)
+
+
+def _tell_traces_apart(make_function_context: Any, scope_type: Any = None) -> Any:
+    value = _current()
+    if value is not None:
+        scope_type = scope_type, value
+    return make_function_context(scope_type)

@@ -80,8 +80,9 @@ HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.workers", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.report_files", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.step_times", _ALL, _times_steps),
+    Hook("graph_rewrite", "amp_tf.hooks.scope", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.conflicts", ("keras", "tf_keras")),
-    Hook("graph_rewrite", "amp_tf.hooks.layer_paths", ("keras", "tf_keras")),
+    Hook("graph_rewrite", "amp_tf.hooks.layer_paths", _ALL),
     Hook("loss_scaling", "amp_tf.hooks.loss_scaling", _ALL, _scales_losses),
     Hook("loss_scaling", "amp_tf.hooks.loss_scaling_v1", ("tensorflow",), _scales_losses),
 )

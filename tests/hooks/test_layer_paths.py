@@ -43,8 +43,13 @@ def step_of(model, shape):
     return nodes
 
 
+def by_layer(nodes, op):
+    """How many nodes of an op each layer has."""
+    return collections.Counter(path_of(node.name) for node in nodes if node.op == op)
+
+
 def products_by_layer(nodes):
-    return collections.Counter(path_of(node.name) for node in nodes if node.op == "MatMul")
+    return by_layer(nodes, "MatMul")
 
 
 def path(layer):
@@ -120,6 +125,64 @@ def test_a_recurrent_layers_loop_belongs_to_it_and_its_cell():
     products = products_by_layer(step_of(model, (3, 5, 4)))
     assert set(products) == {"net/lstm/lstm_cell", "net/head"}
     assert products["net/head"] == 3
+
+
+class Product(keras.layers.Layer):
+    """A layer whose product is inside of a function that has a gradient of its own."""
+
+    def __init__(self, differentiable, **settings):
+        super().__init__(**settings)
+        self.multiply = differentiable(lambda x, w: tf.matmul(x, w))
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], 4))
+
+    def call(self, x):
+        return self.multiply(x, tf.convert_to_tensor(self.kernel))
+
+
+def by_hand(multiply):
+    @tf.custom_gradient
+    def product(x, w):
+        def gradient(dy):
+            return tf.matmul(dy, w, transpose_b=True), tf.matmul(x, dy, transpose_a=True)
+
+        return multiply(x, w), gradient
+
+    return product
+
+
+@pytest.mark.parametrize(
+    ("differentiable", "op", "count"),
+    [
+        (by_hand, "MatMul", 3),
+        (tf.recompute_grad, "MatMul", 4),
+        (tf.function, "PartitionedCall", 2),
+    ],
+)
+def test_a_function_with_a_gradient_of_its_own_belongs_to_its_layer(differentiable, op, count):
+    kept = Product(differentiable, name="kept")
+    model = keras.Sequential([keras.Input((4,)), kept, keras.layers.Dense(2)], name="net")
+    nodes = by_layer(step_of(model, (3, 4)), op)
+    assert nodes[path(kept)] == count
+    assert not nodes[""]
+
+
+def test_a_layer_that_is_recomputed_is_inside_the_one_around_it():
+    class Recomputed(Block):
+        def call(self, x):
+            return tf.recompute_grad(self.inner)(x) + x
+
+    model = keras.Sequential([keras.Input((4,)), Recomputed(name="kept")], name="net")
+    nodes = step_of(model, (3, 4))
+    # Forward twice, and backward.
+    products = [node.name for node in nodes if node.op == "MatMul"]
+    assert len(products) == 4
+    assert all(map(matcher("layer:kept/inner"), products))
+    # What TensorFlow puts around the layer that it calls again.
+    rest = [node.name for node in nodes if node.op in ("StridedSlice", "Max", "SelectV2")]
+    assert len(rest) == 3
+    assert all(map(matcher("layer:kept"), rest))
 
 
 def test_what_goes_wrong_in_the_record_does_not_reach_the_program(monkeypatch):

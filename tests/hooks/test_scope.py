@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
+from amp_tf.hooks import switch
 from amp_tf.painting.eligibility import SCOPE_ATTR
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import reports
@@ -162,3 +163,122 @@ def test_ops_inside_are_marked_and_the_innermost_scope_counts_until_its_block_en
         return tf.matmul(x, w)
 
     assert _scope_of(_trace(model)) == [b"f16", b"float32", None]
+
+
+def test_replicas_that_take_turns_in_a_block_have_a_scope_each():
+    # They do so at each sum; what is traced later in their graph is outside again.
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+    def replica(x, w):
+        context = tf.distribute.get_replica_context()
+        with amp_tf.scope("float32"):
+            total = context.all_reduce("sum", tf.matmul(x, w))
+            product = context.merge_call(lambda _, values: tf.matmul(values.values[0], w), (total,))
+            inside = tf.matmul(total, w) + product
+        return inside, tf.matmul(x, w)
+
+    def step(x, w):
+        return strategy.run(replica, (x, w)), tf.matmul(x, w)
+
+    # In each replica two products inside and one behind, one for both, and one at last.
+    scopes = _scope_of(_trace(step))
+    assert scopes.count(b"float32") == 5
+    assert scopes.count(None) == 3
+    assert scopes[-1] is None
+
+
+def _product(x, w):
+    return tf.matmul(x, w)
+
+
+def _recomputed(x, w):
+    return tf.recompute_grad(_product)(x, w)
+
+
+@tf.custom_gradient
+def _by_hand(x, w):
+    def gradient(dy):
+        return tf.matmul(dy, w, transpose_b=True), tf.matmul(x, dy, transpose_a=True)
+
+    return tf.matmul(x, w), gradient
+
+
+@pytest.mark.parametrize(("layer", "backward"), [(_by_hand, 2), (_recomputed, 3)])
+def test_custom_gradients_by_a_tape_follow_their_function(layer, backward):
+    def step(x, w):
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            with amp_tf.scope("float32"):
+                h = layer(x, w)
+            loss = tf.reduce_sum(layer(h, w))
+        return tape.gradient(loss, [x, w])
+
+    scopes = _scope_of(_trace(step))
+    assert scopes.count(b"float32") == scopes.count(None) == 1 + backward
+
+
+def test_vectorized_ops_and_their_gradients_follow_their_op():
+    def step(x, w):
+        def row(x):
+            with amp_tf.scope("float32"):
+                h = tf.matmul(x[None], w)
+            return tf.matmul(h, w)
+
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = tf.vectorized_map(row, x)
+        return y, tape.jacobian(y, x)
+
+    graph = tf.function(step).get_concrete_function(MATRIX, MATRIX).graph
+    scopes = {}
+    for op in graph.get_operations():
+        if "MatMul" in op.type:
+            scope = op.node_def.attr[SCOPE_ATTR].s
+            scopes[scope] = scopes.get(scope, 0) + 1
+    # Forward and backward, each in the body of a loop and vectorized.
+    assert scopes == {b"float32": 4, b"": 4}
+
+
+def test_gradients_of_a_loaded_model_follow_their_op(tmp_path):
+    model = tf.Module()
+    model.layers = tf.function(_two_layers, input_signature=[MATRIX, MATRIX])
+    tf.saved_model.save(model, str(tmp_path))
+    switch.uninstall("amp_tf.hooks.scope")  # as in a process that enters no scope
+    loaded = tf.saved_model.load(str(tmp_path))
+
+    def step(x, w):
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            loss = tf.reduce_sum(loaded.layers(x, w))
+        return tape.gradient(loss, [x, w])
+
+    with amp_tf.enable(CONFIG):
+        graph = _trace(step)
+    scopes = _scope_of(graph)
+    # Two products backward for each one forward, in as many copies.
+    assert len(scopes) >= 6
+    assert scopes.count(b"float32") == scopes.count(None)
+
+
+def test_a_function_is_traced_for_each_scope_in_which_it_is_called():
+    @tf.function
+    def inner(x, w):
+        return tf.matmul(x, w)
+
+    def outer(x, w):
+        x = inner(x, w)
+        with amp_tf.scope("float32"):
+            x = inner(inner(x, w), w)
+        with amp_tf.scope("f16"):
+            x = inner(x, w)
+        return inner(x, w)
+
+    graph = _trace(outer)
+    scopes = {}
+    for function in graph.library.function:
+        (scopes[function.signature.name],) = _scope_of(
+            tf.compat.v1.GraphDef(node=function.node_def)
+        )
+    called = [node.attr["f"].func.name for node in graph.node if "Call" in node.op]
+    assert [scopes[name] for name in called] == [None, b"float32", b"float32", b"f16", None]
+    assert len(scopes) == 3
