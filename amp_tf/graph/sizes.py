@@ -86,7 +86,7 @@ class KnownShapes:
     def of_nodes(cls, view: GraphView) -> KnownShapes:
         """Reads the shapes that the nodes of a graph carry; TensorFlow's exporters write them."""
         shapes = {}
-        for node in view.nodes_by_mark[SHAPES_ATTR]:
+        for node in view.marked(SHAPES_ATTR):
             carried = view.protos[node].attr[SHAPES_ATTR].list.shape
             shapes[view.names[node]] = list(map(read_shape, carried))
         return cls(shapes)

@@ -208,7 +208,7 @@ def _dropping(values: ValueGraph, behind: NodeMask) -> EdgeMask:
 def _given(view: GraphView) -> NodeMask:
     """Returns the nodes that give exact values which no node of the graph computes."""
     given = view.mask_with(frozenset({*table.GIVEN, *table.RANGES}))
-    given[view.given_arguments()] = True
+    given[view.given_arguments] = True
     for node, source, _ in casts_of(view):
         given[node] |= view.dtypes[source] in datatypes.INTEGERS
     return given

@@ -122,7 +122,7 @@ class ValueGraph:
     def parameters(self) -> NodeMask:
         """The variables' values and captured tensors, and the nodes that move them."""
         found = self.of_ops({*READ_OPS, *REFERENCE_VARIABLES, ARG_OP}).copy()
-        found[self.view.given_arguments()] = False
+        found[self.view.given_arguments] = False
         found |= self.downstream(found, through=self.moving)
         return found
 
