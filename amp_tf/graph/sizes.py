@@ -199,8 +199,7 @@ class Lifetimes:
 
         is_bound = view.mask_with(CONTROL_FLOW | REFERENCE_VARIABLES)
         seeds = np.flatnonzero(is_bound).tolist()
-        forward = [(order.fanout_start, order.fanout)]
-        is_bound[flood(seeds, bytearray(~is_bound), forward)] = True
+        is_bound[flood(seeds, bytearray(~is_bound), [order.outward])] = True
         return cls(times, order, is_bound, owners, elements, units, reads)
 
     def bytes_over_time(self, dtypes: Sequence[int] | Indices) -> npt.NDArray[np.float64]:

@@ -88,12 +88,14 @@ class Adjacency:
     """The neighbours of each unit, in both directions, as flat arrays.
 
     The fanins of ``u`` are ``fanin[fanin_start[u]:fanin_start[u + 1]]``, its fanouts the same slice
-    of ``fanout`` by ``fanout_start``.
+    of ``fanout`` by ``fanout_start``. ``inward`` and ``outward`` are the two pairs of arrays.
     """
 
     def __init__(self, sources: Indices, readers: Indices, count: int) -> None:
-        self.fanin_start, self.fanin = compress(readers, sources, count)
-        self.fanout_start, self.fanout = compress(sources, readers, count)
+        self.inward = compress(readers, sources, count)
+        self.outward = compress(sources, readers, count)
+        self.fanin_start, self.fanin = self.inward
+        self.fanout_start, self.fanout = self.outward
 
     def fanins(self, unit: Unit) -> list[Unit]:
         return self.fanin[self.fanin_start[unit] : self.fanin_start[unit + 1]].tolist()

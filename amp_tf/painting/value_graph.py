@@ -121,7 +121,7 @@ class ValueGraph:
     @functools.cached_property
     def parameters(self) -> NodeMask:
         """The variables' values and captured tensors, and the nodes that move them."""
-        found = self.of_ops({*READ_OPS, *REFERENCE_VARIABLES, ARG_OP}).copy()
+        found: NodeMask = self.of_ops({*READ_OPS, *REFERENCE_VARIABLES, ARG_OP}).copy()
         found[self.view.given_arguments] = False
         found |= self.downstream(found, through=self.moving)
         return found
@@ -192,22 +192,20 @@ class ValueGraph:
 
     def upstream(self, seeds: NodeMask, through: NodeMask) -> NodeMask:
         """Returns the nodes of ``through`` whose values reach the seeds through such nodes."""
-        return _reach(seeds, through, self.links.fanin_start, self.links.fanin)
+        return _reach(seeds, through, self.links.inward)
 
     def downstream(self, seeds: NodeMask, through: NodeMask) -> NodeMask:
         """Returns the nodes of ``through`` that the seeds' values reach through such nodes."""
-        return _reach(seeds, through, self.links.fanout_start, self.links.fanout)
+        return _reach(seeds, through, self.links.outward)
 
     def downstream_along(self, seeds: NodeMask, edges: EdgeMask) -> NodeMask:
         """Returns the nodes that the seeds' values reach along some edges."""
-        count = self.view.node_count
-        way = compress(self.sources[edges], self.readers[edges], count)
-        return _reach(seeds, np.ones_like(seeds), *way)
+        way = compress(self.sources[edges], self.readers[edges], self.view.node_count)
+        return _reach(seeds, np.ones_like(seeds), way)
 
     def sources_at(self, node: Node) -> Sequence[Node]:
         """Returns the nodes that a node reads, one for each value."""
-        starts = self.links.fanin_start
-        return self.links.fanin[starts[node] : starts[node + 1]]
+        return self.links.fanins(node)
 
     def sources_of(self, nodes: NodeMask) -> NodeMask:
         """Returns the nodes that some nodes read."""
@@ -259,24 +257,22 @@ class ValueGraph:
         inner = near[sources] & near[readers]
         around = Adjacency(sources[inner], readers[inner], len(near))
         computing = near & self.computes
-        near = computing | _reach(computing, near, around.fanin_start, around.fanin)
-        near = computing | _reach(computing, near, around.fanout_start, around.fanout)
+        near = computing | _reach(computing, near, around.inward)
+        near = computing | _reach(computing, near, around.outward)
         found_on: NodeMask = np.zeros_like(near)
         for cycle in strongly_connected(near, around):
             found_on[cycle] = self.computes[cycle].any()
         return found_on
 
 
-def _reach(
-    seeds: NodeMask, through: NodeMask, starts: array[int], neighbours: array[int]
-) -> NodeMask:
+def _reach(seeds: NodeMask, through: NodeMask, way: tuple[array[int], array[int]]) -> NodeMask:
     """Returns the nodes of ``through`` that are reached from the seeds through such nodes.
 
     Args:
-        starts, neighbours: the neighbours of each node, in compressed rows.
+        way: the neighbours of each node, in compressed rows.
     """
     is_open = bytearray(through.tobytes())
-    flood(indices(seeds), is_open, [(starts, neighbours)])
+    flood(indices(seeds), is_open, [way])
     return through & ~np.frombuffer(is_open, np.bool_)
 
 
