@@ -174,10 +174,12 @@ def _precisions_by_scopes(
 
 
 def _find_named(
-    view: GraphView, patterns: Iterable[str], fused: _Fused, matched: dict[str, bool]
+    view: GraphView, patterns: Sequence[str], fused: _Fused, matched: dict[str, bool]
 ) -> list[Node]:
     """Returns the nodes that the patterns match; notes in ``matched`` which patterns match one."""
     found: list[Node] = []
+    if not patterns:
+        return found
     own = [*enumerate(view.names), *fused.parts.items()]
     of_filters = [(node, view.names[source]) for node, source in fused.filters.items()]
     for pattern in patterns:
