@@ -120,7 +120,7 @@ def strongly_connected(nodes: Mask, links: Adjacency) -> Iterator[list[Node]]:
         if not is_open[node]:
             continue
         is_open[node] = 0
-        others = flood([node], is_open, [(links.fanin_start, links.fanin)])
+        others = flood([node], is_open, [links.inward])
         if others:
             yield [node, *others]
 

@@ -84,6 +84,11 @@ def read_types(
     return types
 
 
+def read_marks(protos: Iterable[Any]) -> list[list[str]]:
+    """Returns the names of TensorFlow's marks on each NodeDef: attributes that begin with ``_``."""
+    return [[name for name in proto.attr if name[:1] == "_"] for proto in protos]
+
+
 def value_of(node: Any, name: str) -> Any:
     """Returns the ``AttrValue`` of a node's attribute, or an empty one.
 

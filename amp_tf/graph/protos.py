@@ -77,14 +77,13 @@ class NodeFacts:
 def read_facts(graph: Any) -> NodeFacts:
     """Reads the nodes of a GraphDef, but not its library."""
     nodes = graph.node
-    devices, first_alike = _find_alike(_contents(graph))
-    firsts, kinds = np.unique(np.array(first_alike, np.int32), return_inverse=True)
+    devices, kinds, firsts = _find_alike(_contents(graph))
     return NodeFacts(
         names=[node.name for node in nodes],
         devices=devices,
         texts=[node.input[:] for node in nodes],
-        kinds=kinds.astype(np.int32).reshape(-1),
-        firsts=firsts.tolist(),
+        kinds=np.array(kinds, np.int32),
+        firsts=firsts,
     )
 
 
@@ -123,30 +122,28 @@ def find_inputs(
 class TensorNames(dict[str, int]):
     """Maps each text that names an input in a graph to what it names, packed.
 
-    Each text is read once. It names the later one of two nodes with one name.
+    A text names the later one of two nodes with one name. Most texts are names of nodes, which are
+    kept; the others are read each time.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(zip(names, itertools.count(0, pack(1, 0))))
-        self._nodes = dict(self)
 
     def __missing__(self, text: str) -> int:
         """Reads a text that is not the name of a node."""
-        tensor = NO_TENSOR
         if text.startswith("^"):
-            if text[1:] in self._nodes:
-                tensor = pack(CONTROL, self._nodes[text[1:]] >> _PORT_BITS)
-        else:
-            name, _, port = text.rpartition(":")
-            is_port = port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS
-            if is_port and name in self._nodes:
-                tensor = self._nodes[name] + int(port)
-        self[text] = tensor
-        return tensor
+            if text[1:] in self:
+                return pack(CONTROL, self[text[1:]] >> _PORT_BITS)
+            return NO_TENSOR
+        name, _, port = text.rpartition(":")
+        is_port = port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS
+        if is_port and name in self:
+            return self[name] + int(port)
+        return NO_TENSOR
 
 
-def _find_alike(contents: Sequence[bytes]) -> tuple[list[str], list[Node]]:
-    """Returns for each node its device, and the first node of its kind.
+def _find_alike(contents: Sequence[bytes]) -> tuple[list[str], list[int], list[Node]]:
+    """Returns the device and the number of the kind of each node, and the first node of each kind.
 
     Args:
         contents: what :func:`_contents` returns for the nodes.
@@ -155,15 +152,17 @@ def _find_alike(contents: Sequence[bytes]) -> tuple[list[str], list[Node]]:
     same_content = list(map(first_with.setdefault, contents, range(len(contents))))
     messages = _messages()
     devices: dict[Node, str] = {}
-    first_of: dict[Hashable, Node] = {}
-    first_alike: dict[Node, Node] = {}
-    for content, number in first_with.items():
+    kinds: dict[Node, int] = {}
+    numbers: dict[Hashable, int] = {}
+    firsts: list[Node] = []
+    for content, node in first_with.items():
         parsed = messages["Content"].FromString(content)
-        devices[number] = sys.intern(parsed.device)
-        kind = _kind_of(parsed, messages["Attribute"])
-        first_alike[number] = first_of.setdefault(kind, number)
+        devices[node] = sys.intern(parsed.device)
+        kinds[node] = numbers.setdefault(_kind_of(parsed, messages["Attribute"]), len(firsts))
+        if kinds[node] == len(firsts):
+            firsts.append(node)
     all_devices = list(map(devices.__getitem__, same_content))
-    return all_devices, list(map(first_alike.__getitem__, same_content))
+    return all_devices, list(map(kinds.__getitem__, same_content)), firsts
 
 
 def _contents(graph: Any) -> list[bytes]:

@@ -21,7 +21,14 @@ import numpy as np
 
 from amp_tf.errors import GraphError
 from amp_tf.graph import datatypes
-from amp_tf.graph.attributes import ARG_OP, BROKEN, place_of, read_signatures, read_types
+from amp_tf.graph.attributes import (
+    ARG_OP,
+    BROKEN,
+    place_of,
+    read_marks,
+    read_signatures,
+    read_types,
+)
 from amp_tf.graph.datatypes import Indices
 from amp_tf.graph.edits import attribute
 from amp_tf.graph.protos import (
@@ -39,7 +46,7 @@ from amp_tf.graph.view import GraphView
 
 RETVAL_OP = "_Retval"
 _NO_GRAPH = GraphView.of(
-    [], np.zeros(0, np.int32), [], function="", names=[], devices=[], protos=[]
+    [], np.zeros(0, np.int32), [], function="", names=[], devices=[], marks=[], protos=[]
 )
 
 
@@ -76,7 +83,14 @@ def read_graph(graph: Any, templates: Templates, before: GraphView | None = None
     types = read_types(firsts, signatures)
     numbers = np.array(changed, np.int32)
     view = before.remade(
-        numbers, facts.kinds, signatures, types, names=names, devices=devices, protos=nodes
+        numbers,
+        facts.kinds,
+        signatures,
+        types,
+        read_marks(firsts),
+        names=names,
+        devices=devices,
+        protos=nodes,
     )
     inputs = find_inputs(facts.texts, TensorNames(names), numbers)
     return _connected(view, inputs, before, numbers)
@@ -115,6 +129,7 @@ def read_function(function: Any, templates: Templates) -> GraphView:
         function=title,
         names=names,
         devices=[sys.intern(proto.device) for proto in protos],
+        marks=read_marks(protos),
         protos=protos,
     )
     numbers = np.arange(len(protos), dtype=np.int32)

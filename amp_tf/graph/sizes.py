@@ -86,7 +86,7 @@ class KnownShapes:
     def of_nodes(cls, view: GraphView) -> KnownShapes:
         """Reads the shapes that the nodes of a graph carry; TensorFlow's exporters write them."""
         shapes = {}
-        for node in view.nodes_by_mark[SHAPES_ATTR]:
+        for node in view.marked(SHAPES_ATTR):
             carried = view.protos[node].attr[SHAPES_ATTR].list.shape
             shapes[view.names[node]] = list(map(read_shape, carried))
         return cls(shapes)
@@ -199,8 +199,7 @@ class Lifetimes:
 
         is_bound = view.mask_with(CONTROL_FLOW | REFERENCE_VARIABLES)
         seeds = np.flatnonzero(is_bound).tolist()
-        forward = [(order.fanout_start, order.fanout)]
-        is_bound[flood(seeds, bytearray(~is_bound), forward)] = True
+        is_bound[flood(seeds, bytearray(~is_bound), [order.outward])] = True
         return cls(times, order, is_bound, owners, elements, units, reads)
 
     def bytes_over_time(self, dtypes: Sequence[int] | Indices) -> npt.NDArray[np.float64]:

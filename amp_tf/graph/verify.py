@@ -51,8 +51,8 @@ class Case:
     def rounded(self) -> Mask:
         """The nodes that got the mark of a rounded product."""
         found = np.zeros(self.after.node_count, np.bool_)
-        found[self.after.nodes_by_mark[ROUNDED_ATTR]] = True
-        found[self.original.nodes_by_mark[ROUNDED_ATTR]] = False
+        found[self.after.marked(ROUNDED_ATTR)] = True
+        found[self.original.marked(ROUNDED_ATTR)] = False
         return found
 
     @functools.cached_property
@@ -132,7 +132,9 @@ def _attributes_kept(case: Case) -> str:
     # Nodes of one kind have equal attributes, but for the values of marks.
     kinds = before.kinds.astype(np.int64) * len(after.of_kind) + after.kinds[: before.node_count]
     _, firsts = np.unique(kinds, return_index=True)
-    for node in sorted({*firsts.tolist()}.union(*before.nodes_by_mark.values())):
+    is_compared = before.of_kinds(map(bool, before.marks), np.bool_)
+    is_compared[firsts] = True
+    for node in np.flatnonzero(is_compared).tolist():
         old = before.protos[node]
         new = after.protos[node]
         if old != new and _attributes(old) != _attributes(new):

@@ -7,7 +7,6 @@ compressed-row form, between units.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import itertools
@@ -25,6 +24,7 @@ from amp_tf.graph.attributes import (
     USER_NAME,
     floats,
     place_of,
+    read_marks,
     read_signatures,
     read_types,
     value_of,
@@ -88,12 +88,14 @@ class Adjacency:
     """The neighbours of each unit, in both directions, as flat arrays.
 
     The fanins of ``u`` are ``fanin[fanin_start[u]:fanin_start[u + 1]]``, its fanouts the same slice
-    of ``fanout`` by ``fanout_start``.
+    of ``fanout`` by ``fanout_start``. ``inward`` and ``outward`` are the two pairs of arrays.
     """
 
     def __init__(self, sources: Indices, readers: Indices, count: int) -> None:
-        self.fanin_start, self.fanin = compress(readers, sources, count)
-        self.fanout_start, self.fanout = compress(sources, readers, count)
+        self.inward = compress(readers, sources, count)
+        self.outward = compress(sources, readers, count)
+        self.fanin_start, self.fanin = self.inward
+        self.fanout_start, self.fanout = self.outward
 
     def fanins(self, unit: Unit) -> list[Unit]:
         return self.fanin[self.fanin_start[unit] : self.fanin_start[unit + 1]].tolist()
@@ -152,6 +154,7 @@ class GraphView:
         kinds: the number of each node's kind; nodes of one kind differ in name, device, inputs and
             the values of TensorFlow's own marks alone.
         of_kind: the signature of each kind.
+        marks: the names of TensorFlow's marks on each kind.
         base: the first unit of each node, and the number of units at the end.
         slot_of_unit: for each unit, the number of its slot among the slots of all kinds, one kind
             after the other.
@@ -168,6 +171,7 @@ class GraphView:
     signatures: list[Signature]
     kinds: Indices
     of_kind: Sequence[Signature]
+    marks: Sequence[Sequence[str]]
     base: Sequence[Unit] | Indices
     slot_of_unit: Indices
     dtypes: array[int]
@@ -281,19 +285,10 @@ class GraphView:
         found[:, constants] = np.array(self.read_once(constants, _figures_of)).T.reshape(3, -1)
         return found
 
-    @functools.cached_property
-    def nodes_by_mark(self) -> dict[str, list[Node]]:
-        """The nodes that have each of TensorFlow's marks: attributes that begin with ``_``."""
-        kinds_by_mark: dict[str, list[int]] = {}
-        examples = dict(zip(self.kinds.tolist(), range(self.node_count), strict=True))
-        for kind, node in examples.items():
-            for name in self.protos[node].attr:
-                if name[:1] == "_":
-                    kinds_by_mark.setdefault(name, []).append(kind)
-        found: dict[str, list[Node]] = collections.defaultdict(list)
-        for name, kinds in kinds_by_mark.items():
-            found[name] = np.flatnonzero(np.isin(self.kinds, kinds)).tolist()
-        return found
+    def marked(self, mark: str) -> list[Node]:
+        """Returns the nodes that have one of TensorFlow's marks."""
+        has_mark = self.of_kinds((mark in marks for marks in self.marks), np.bool_)
+        return np.flatnonzero(has_mark).tolist()  # type: ignore[no-any-return]
 
     def read_once(self, nodes: Sequence[Node], read: Callable[[Any], Any]) -> list[Any]:
         """Reads attributes of some nodes, once for each kind.
@@ -381,8 +376,9 @@ class GraphView:
         readers = list(edges.rows("dst_node", "dst_position"))
         return starts.tolist(), readers, edges.src_port.tolist()
 
+    @functools.cached_property
     def given_arguments(self) -> list[Node]:
-        """Returns the arguments that callers give.
+        """The arguments that callers give.
 
         They are those before the first tensor or variable that a trace captured.
         """
@@ -420,6 +416,7 @@ class GraphView:
             np.arange(len(made), dtype=np.int32),
             signatures,
             read_types(made, signatures, self.function),
+            read_marks(made),
             names=[*self.names, *(node.name for node in edits.new)],
             devices=[*self.devices, *(node.device for node in edits.new)],
             protos=nodes,
@@ -440,6 +437,7 @@ class GraphView:
         kinds: Indices,
         of_kind: Sequence[Signature],
         types: Sequence[int],
+        marks: Sequence[Sequence[str]],
         **others: Any,
     ) -> GraphView:
         """Returns the view, without edges, once some nodes are others.
@@ -449,6 +447,7 @@ class GraphView:
             kinds: their kinds, numbered anew.
             of_kind: the signature of each of these kinds.
             types: the types of the slots of these kinds, one kind after the other.
+            marks: the marks of these kinds.
             others: names, devices and protos of all nodes.
         """
         new_count = len(others["names"]) - self.node_count
@@ -458,6 +457,7 @@ class GraphView:
         own_types[self.slot_of_unit] = self.dtypes
         all_types = [*own_types.tolist(), *types]
         signatures = [*self.of_kind, *of_kind]
+        others["marks"] = [*self.marks, *marks]
         return GraphView.of(signatures, all_kinds, all_types, function=self.function, **others)
 
     def _ends_after(self, edits: Edits) -> Indices:
@@ -512,5 +512,7 @@ class GraphView:
 def _figures_of(constant: Any) -> tuple[int, Any, Any]:
     """Returns what :attr:`GraphView.constants` has for a NodeDef."""
     values = np.abs(floats(constant))
+    if not values.size:
+        return 0, 0, 0
     finite = values[np.isfinite(values)]
     return values.size, np.count_nonzero(finite), finite.max(initial=0.0)

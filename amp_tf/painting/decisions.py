@@ -75,8 +75,9 @@ class NodeDecision:
             listed = canvas.on_allow
         units = indices(units_of(view, self.nodes) & listed)
         causes: dict[Unit, Unit] = {}
-        for unit in units:
-            cause = self.causes.get(view.unit_nodes[unit])
-            if cause is not None:
-                causes[unit] = view.base[cause]
+        if self.causes:
+            for unit in units:
+                cause = self.causes.get(view.unit_nodes[unit])
+                if cause is not None:
+                    causes[unit] = view.base[cause]
         return Decision(self.verdict, units, self.reason, causes)

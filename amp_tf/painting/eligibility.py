@@ -113,7 +113,7 @@ def find_obstacles(
     forced.update(dict.fromkeys(named, Code.FORCED_BY_NAME))
     named = _find_named(view, config.keep_float32, fused, matched)
     code_of.update(dict.fromkeys(named, Code.KEPT_BY_NAME))
-    code_of.update(dict.fromkeys(view.nodes_by_mark[ROUNDED_ATTR], Code.ROUNDED_BEFORE))
+    code_of.update(dict.fromkeys(view.marked(ROUNDED_ATTR), Code.ROUNDED_BEFORE))
     for node, name in enumerate(view.names):
         if name in preserve:
             code_of[node] = Code.PRESERVED
@@ -166,7 +166,7 @@ def _precisions_by_scopes(
 ) -> Iterator[tuple[Node, bytes]]:
     """Yields the nodes inside scopes with the precision that their scopes ask for."""
     find = functools.cache(matcher)
-    marked = view.nodes_by_mark[SCOPE_ATTR]
+    marked = view.marked(SCOPE_ATTR)
     scopes = {node: view.protos[node].attr[SCOPE_ATTR].s for node in marked}
     of_filters = {node: scopes[each] for node, each in fused.filters.items() if each in scopes}
     for node, around in (of_filters | scopes).items():
@@ -174,10 +174,12 @@ def _precisions_by_scopes(
 
 
 def _find_named(
-    view: GraphView, patterns: Iterable[str], fused: _Fused, matched: dict[str, bool]
+    view: GraphView, patterns: Sequence[str], fused: _Fused, matched: dict[str, bool]
 ) -> list[Node]:
     """Returns the nodes that the patterns match; notes in ``matched`` which patterns match one."""
     found: list[Node] = []
+    if not patterns:
+        return found
     own = [*enumerate(view.names), *fused.parts.items()]
     of_filters = [(node, view.names[source]) for node, source in fused.filters.items()]
     for pattern in patterns:

@@ -79,9 +79,9 @@ def reach(
     """
     ways = []
     if direction is not Direction.BACKWARD:
-        ways.append((links.fanout_start, links.fanout))
+        ways.append(links.outward)
     if direction is not Direction.FORWARD:
-        ways.append((links.fanin_start, links.fanin))
+        ways.append(links.inward)
     causes: dict[int, int] = {}
     flood(seeds, bytearray(through.tobytes()), ways, causes)
     return causes

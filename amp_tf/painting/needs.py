@@ -109,16 +109,14 @@ def _readers_of_biased_values(values: ValueGraph) -> NodeMask:
     adding = values.of_ops(table.ADDING | table.BIASES)
     biased = adding & find_biases(values, scaled)
     biased |= values.products & values.of_ops(table.FUSED_PRODUCTS)
-    used = values.upstream(values.users, through=~values.of_ops(table.STORING))
-    return used & values.readers_of(values.downstream(biased, through=linear))
+    return values.used & values.readers_of(values.downstream(biased, through=linear))
 
 
 def _without_products(values: ValueGraph) -> NodeMask:
     """Returns the nodes that no product uses, without those computed together with the product
     before.
     """
-    storing = values.of_ops(table.STORING)
-    used = values.users | values.upstream(values.users, through=~storing)
+    used = values.users | values.used
     follows = (values.moving & (values.count_inputs() == 1)) | values.of_ops(table.FOLLOWING)
     fused = values.downstream(values.products, through=~used & follows)
     return ~used & ~fused & ~values.of_ops(table.SUMS_IN_BFLOAT16) & values.is_open

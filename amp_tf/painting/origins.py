@@ -39,7 +39,7 @@ from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.painting.decisions import NodeDecision
-from amp_tf.painting.masks import Direction, EdgeMask, NodeMask
+from amp_tf.painting.masks import EdgeMask, NodeMask
 from amp_tf.painting.reasons import Code
 from amp_tf.painting.value_graph import ValueGraph, casts_of
 
@@ -152,9 +152,7 @@ def _steps(values: ValueGraph) -> NodeMask:
 
 def find_biases(values: ValueGraph, biased: NodeMask) -> NodeMask:
     """Returns the nodes that read both a parameter and the value of a node of ``biased``."""
-    parameters = values.of_ops({*table.READ_OPS, *table.REFERENCE_VARIABLES, ARG_OP}).copy()
-    parameters[values.view.given_arguments()] = False
-    return _reading(values, parameters) & _reading(values, biased)
+    return values.readers_of(values.parameters) & _reading(values, biased)
 
 
 def _reading(values: ValueGraph, made: NodeMask, position: int | None = None) -> NodeMask:
@@ -171,7 +169,7 @@ def find_origins(values: ValueGraph) -> tuple[NodeMask, NodeMask]:
     product = values.downstream(users, through=~users)
     given = _given(values.view) | _updates(values) | _great_constants(values)
     kept = ~_dropping(values, product | users)
-    exact = given | values.reach(given, np.ones_like(given), Direction.FORWARD, along=kept)
+    exact = given | values.downstream_along(given, kept)
     return exact, exact & product
 
 
@@ -210,7 +208,7 @@ def _dropping(values: ValueGraph, behind: NodeMask) -> EdgeMask:
 def _given(view: GraphView) -> NodeMask:
     """Returns the nodes that give exact values which no node of the graph computes."""
     given = view.mask_with(frozenset({*table.GIVEN, *table.RANGES}))
-    given[view.given_arguments()] = True
+    given[view.given_arguments] = True
     for node, source, _ in casts_of(view):
         given[node] |= view.dtypes[source] in datatypes.INTEGERS
     return given

@@ -119,9 +119,8 @@ def _pairs(
         if not canvas.processable[handle[node]]:
             continue
         reached = canvas.reach([handle[node]], canvas.processable, Direction.BACKWARD)
-        upstream = nodes_of(view, mask_of(reached, view.unit_count)) & writers
-        for writer in indices(upstream):
-            if writer in cluster:
+        for writer in sorted({view.unit_nodes[unit] for unit in reached}):
+            if writers[writer] and writer in cluster:
                 yield cluster[writer], cluster[node]
 
 

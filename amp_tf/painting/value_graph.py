@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -17,21 +18,24 @@ import numpy as np
 import numpy.typing as npt
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import heaviest_ends, strongly_connected
+from amp_tf.graph.algorithms import flood, heaviest_ends, strongly_connected
 from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.datatypes import Indices, Node, Unit
 from amp_tf.graph.reader import RETVAL_OP
-from amp_tf.graph.view import Adjacency, GraphView
-from amp_tf.oplists.table import CASTS, MASKED, SCALING, SQUARES, SUBTRACTING, TOTALS
-from amp_tf.painting.canvas import Canvas
-from amp_tf.painting.masks import (
-    Direction,
-    EdgeMask,
-    NodeMask,
-    indices,
-    mask_of,
-    reach,
+from amp_tf.graph.view import Adjacency, GraphView, compress
+from amp_tf.oplists.table import (
+    CASTS,
+    MASKED,
+    READ_OPS,
+    REFERENCE_VARIABLES,
+    SCALING,
+    SQUARES,
+    STORING,
+    SUBTRACTING,
+    TOTALS,
 )
+from amp_tf.painting.canvas import Canvas
+from amp_tf.painting.masks import EdgeMask, NodeMask, indices, mask_of
 from amp_tf.precision import Precision
 
 _DOUBLINGS = 6  #: a value is followed through 64 nodes that move it
@@ -110,6 +114,19 @@ class ValueGraph:
         return self.is_open & ~self.computes
 
     @functools.cached_property
+    def used(self) -> NodeMask:
+        """The nodes whose values reach a user in the same step."""
+        return self.upstream(self.users, through=~self.of_ops(STORING))
+
+    @functools.cached_property
+    def parameters(self) -> NodeMask:
+        """The variables' values and captured tensors, and the nodes that move them."""
+        found: NodeMask = self.of_ops({*READ_OPS, *REFERENCE_VARIABLES, ARG_OP}).copy()
+        found[self.view.given_arguments] = False
+        found |= self.downstream(found, through=self.moving)
+        return found
+
+    @functools.cached_property
     def squares(self) -> NodeMask:
         """The nodes that square a value, or multiply it by itself."""
         found = self.of_ops(SQUARES)
@@ -162,47 +179,33 @@ class ValueGraph:
 
     def of_ops(self, ops: Iterable[str]) -> NodeMask:
         """Returns the nodes of some ops. The mask is shared and read-only."""
-        key = frozenset(ops)
-        if key not in self._masks:
-            self._masks[key] = self.view.mask_with(key)
-            self._masks[key].flags.writeable = False
-        return self._masks[key]
+        if not isinstance(ops, frozenset):
+            ops = frozenset(ops)
+        if ops not in self._masks:
+            self._masks[ops] = self.view.mask_with(ops)
+            self._masks[ops].flags.writeable = False
+        return self._masks[ops]
 
     def count_inputs(self) -> npt.NDArray[np.int64]:
         """Returns for each node how many values it reads."""
         return np.bincount(self.readers, minlength=self.view.node_count)
 
-    def reach(
-        self,
-        seeds: NodeMask,
-        through: NodeMask,
-        direction: Direction,
-        along: EdgeMask | None = None,
-    ) -> NodeMask:
-        """Returns the nodes of ``through`` that are reached from the seeds.
-
-        Args:
-            along: the edges that may be used; all by default.
-        """
-        if not seeds.any():
-            return np.zeros_like(through)
-        links = self.links
-        if along is not None:
-            links = Adjacency(self.sources[along], self.readers[along], self.view.node_count)
-        return mask_of(reach(links, indices(seeds), through, direction), self.view.node_count)
-
     def upstream(self, seeds: NodeMask, through: NodeMask) -> NodeMask:
         """Returns the nodes of ``through`` whose values reach the seeds through such nodes."""
-        return self.reach(seeds, through, Direction.BACKWARD)
+        return _reach(seeds, through, self.links.inward)
 
     def downstream(self, seeds: NodeMask, through: NodeMask) -> NodeMask:
         """Returns the nodes of ``through`` that the seeds' values reach through such nodes."""
-        return self.reach(seeds, through, Direction.FORWARD)
+        return _reach(seeds, through, self.links.outward)
+
+    def downstream_along(self, seeds: NodeMask, edges: EdgeMask) -> NodeMask:
+        """Returns the nodes that the seeds' values reach along some edges."""
+        way = compress(self.sources[edges], self.readers[edges], self.view.node_count)
+        return _reach(seeds, np.ones_like(seeds), way)
 
     def sources_at(self, node: Node) -> Sequence[Node]:
         """Returns the nodes that a node reads, one for each value."""
-        starts = self.links.fanin_start
-        return self.links.fanin[starts[node] : starts[node + 1]]
+        return self.links.fanins(node)
 
     def sources_of(self, nodes: NodeMask) -> NodeMask:
         """Returns the nodes that some nodes read."""
@@ -254,13 +257,23 @@ class ValueGraph:
         inner = near[sources] & near[readers]
         around = Adjacency(sources[inner], readers[inner], len(near))
         computing = near & self.computes
-        for direction in (Direction.BACKWARD, Direction.FORWARD):
-            found = reach(around, indices(computing), near, direction)
-            near = computing | mask_of(found, len(near))
+        near = computing | _reach(computing, near, around.inward)
+        near = computing | _reach(computing, near, around.outward)
         found_on: NodeMask = np.zeros_like(near)
         for cycle in strongly_connected(near, around):
             found_on[cycle] = self.computes[cycle].any()
         return found_on
+
+
+def _reach(seeds: NodeMask, through: NodeMask, way: tuple[array[int], array[int]]) -> NodeMask:
+    """Returns the nodes of ``through`` that are reached from the seeds through such nodes.
+
+    Args:
+        way: the neighbours of each node, in compressed rows.
+    """
+    is_open = bytearray(through.tobytes())
+    flood(indices(seeds), is_open, [way])
+    return through & ~np.frombuffer(is_open, np.bool_)
 
 
 def find_edges(

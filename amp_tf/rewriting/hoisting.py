@@ -272,7 +272,7 @@ class _LoopSearch:
             for node, _ in view.readers(switch, port):
                 if is_open[node]:
                     first.append(node)
-        ways = [(self._neighbours.fanout_start, self._neighbours.fanout)]
+        ways = [self._neighbours.outward]
         return {*first, *flood(first, bytearray(is_open), ways)}
 
     def _let_through(self, readers: Iterable[Reader], missing: dict[Node, int]) -> list[Node]:
