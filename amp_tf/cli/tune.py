@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
         tell=lambda line: print(f"amp-tf tune: {line}", file=sys.stderr, flush=True),
         progress=on_stderr("amp-tf tune"),
         made=made_for(config, hardware_for(config)),
+        given=tuple(config.keep_float32),
     )
     try:
         tuned = tuning.for_accuracy()
@@ -111,10 +112,10 @@ class TunedScript:
             prefix="run-", dir=self.folder, ignore_cleanup_errors=True
         ) as name:
             place = Path(name)
-            kept = (*self.config.keep_float32, *patterns)
             if way is Way.NOTHING:
-                kept = EVERYTHING
-            (place / _PATTERNS).write_text("\n".join(kept))  # a variable may be too short for them
+                patterns = EVERYTHING
+            # A variable may be too short for them.
+            (place / _PATTERNS).write_text("\n".join(patterns))
             output = place / "output.txt"
             status = run_program(self.command, self._environ(way, place), output)
             text = output.read_text(errors="replace")

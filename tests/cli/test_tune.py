@@ -133,6 +133,22 @@ def test_a_misspelt_metric_is_answered_by_those_of_the_last_fit_wherever_the_pro
     assert program.run(Way.FLOAT32, ()).value == pytest.approx(0, abs=10)
 
 
+@pytest.mark.process
+def test_the_patterns_that_a_tuning_is_given_stay_in_its_file(here, capsys):
+    (here / "train.py").write_text(
+        "import keras; keras.utils.set_random_seed(1);"
+        "layers = [keras.layers.Dense(8, name='first'), keras.layers.Dense(1)];"
+        "model = keras.Sequential(layers);"
+        "model.compile('sgd', 'mse'); x = keras.ops.ones((4, 4)); model.fit(x, x[:, :1])"
+    )
+    (here / "keep.txt").write_text("# mine\nlayer:first\n")
+    options = ["--metric", "loss", "--max-rise", "1", "--precision", "bfloat16"]
+    given = ["--keep-float32", "@keep.txt"]
+    assert main(["tune", *options, *given, "--", sys.executable, "train.py"]) == 0
+    assert "1 layer or node stays in float32: loss " in capsys.readouterr().out
+    assert read_pattern_file("keep.txt", where="test") == ("layer:first",)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_what_the_program_started_ends_with_the_tuning(here, number):
     if signal.getsignal(number) == signal.SIG_IGN:

@@ -65,6 +65,34 @@ def test_a_model_that_is_good_in_mixed_precision_needs_four_runs_and_nothing_in_
     )
 
 
+def test_patterns_of_the_settings_are_in_every_run_and_in_the_file(tmp_path):
+    given = ("layer:m/a/dense$",)
+    program = Weak(PATHS, ("m/a/dense/MatMul", "m/e/dense/MatMul"), findings("m/e/dense/MatMul"))
+    told = []
+    found = tuning(program, tmp_path, given=given, tell=told.append).for_accuracy()
+    assert found.patterns == (*given, "layer:m/e/dense$")
+    assert "run 4 of at most 40: nothing else in float32: accuracy 0.4" in told[4]
+    shown = str(found)
+    assert "2 layers or nodes stay in float32: accuracy 0.9" in shown
+    why = f"the settings keep {given[0]}; without any one of the others it does not suffice"
+    assert f"; {why}):\n" in shown
+    assert shown.splitlines()[-1].endswith(f"  {', '.join(found.patterns)}")
+    file = tmp_path / "keep.txt"
+    found.write(file)
+    assert read_pattern_file(str(file), where="test") == found.patterns
+    assert "0.4 with nothing else in float32, 0.9 with what is below" in file.read_text()
+    assert f"; {why}\n" in file.read_text()
+
+
+def test_patterns_of_the_settings_that_suffice_are_the_result(tmp_path):
+    given = ("layer:m/a/dense$",)
+    found = tuning(Weak(PATHS, ("m/a/dense/MatMul",)), tmp_path, given=given).for_accuracy()
+    assert found.patterns == given
+    assert found.runs == 4
+    assert "1 layer or node stays in float32: accuracy 0.9, 87.5% of matmul" in str(found)
+    assert f"(4 runs; the settings keep {given[0]}):" in str(found)
+
+
 def test_an_interrupted_tuning_goes_on_where_it_was(tmp_path):
     program = Weak(PATHS, ("m/e/dense/MatMul",))
     whole = tuning(Weak(PATHS, program.weak), tmp_path / "whole").for_accuracy()

@@ -41,11 +41,11 @@ from amp_tf.tools.search import (
     patterns_of,
     rank,
 )
-from amp_tf.tools.tuning.result import Goal, Outcome, Trade, Tuned
+from amp_tf.tools.tuning.result import Goal, Outcome, Trade, Tuned, nothing_but
 
 _MIXED = "mixed.json"
 _COMPARISON = "comparison.json"
-_MINIMAL = "without any one of them it does not suffice"
+_MINIMAL = "without any one of {} it does not suffice"
 _OPEN = "whether less suffices is not known"
 _NO_REPORT = "it ran no TensorFlow with amp_tf, or its report could not be written"
 _NOT_PRECISION = (
@@ -70,7 +70,7 @@ class Program(Protocol):
     """A program that can be trained again and again."""
 
     def run(self, way: Way, patterns: tuple[str, ...]) -> Outcome:
-        """Trains once."""
+        """Trains once, with what patterns match in float32."""
 
     def compare(self) -> Comparison | None:
         """Compares one step in float32 and in 16 bit; ``None`` where that fails."""
@@ -87,6 +87,7 @@ class Tuning:
     tell: Callable[[str], None] = silent  #: called with a line for each run
     progress: Progress = silent  #: called with what is being done
     made: str = ""  #: what is tuned, for people
+    given: tuple[str, ...] = ()  #: the patterns of the settings, which every run has
 
     def __post_init__(self) -> None:
         self._trades: dict[str, Trade] = {}
@@ -109,7 +110,7 @@ class Tuning:
         float32 = self._measure_float32()
         mixed = self._measure_mixed()
         if self._is_good(mixed):
-            return self._result((), float32, "")
+            return self._result((), float32, is_minimal=True)
         comparison = self._compare()
         findings: list[str] = []
         errors: dict[str, float] = {}
@@ -120,7 +121,7 @@ class Tuning:
                     errors[node.name] = node.local
         ranked = rank(find_items(self.journal.read(_MIXED)), findings, errors)
         items, is_minimal = find_smallest(ranked, suffices)
-        return self._result(items, float32, _MINIMAL if is_minimal else _OPEN)
+        return self._result(items, float32, is_minimal=is_minimal)
 
     def _compare(self) -> Comparison | None:
         """Compares one step, or reads the comparison that was made; ``None`` where that fails."""
@@ -178,9 +179,10 @@ class Tuning:
     def _try(self, items: Items) -> Outcome:
         patterns = patterns_of(items)
         run = run_of(patterns)
-        names = some([item.name for item in items]) or "nothing"
+        names = some([item.name for item in items]) or nothing_but(self.given)
         outcome = self._once(run, Way.MIXED, patterns, names)
-        self._trades[run] = Trade(patterns, outcome, self._is_good(outcome))
+        kept = (*self.given, *patterns)
+        self._trades[run] = Trade(kept, outcome, self._is_good(outcome))
         return outcome
 
     def _once(self, run: str, way: Way, patterns: tuple[str, ...], what: str = "") -> Outcome:
@@ -192,7 +194,7 @@ class Tuning:
         name = f"run {number} of at most {self.most_runs}: {kept}"
         begin = time.monotonic()
         with during(self.progress, f"{name}{self._left(number)}"):
-            outcome = self.program.run(way, patterns)
+            outcome = self.program.run(way, (*self.given, *patterns))
         self._seconds = time.monotonic() - begin if way is Way.MIXED else 0.0
         if outcome.report is not None and not patterns and way is Way.MIXED:
             self.journal.write(_MIXED, outcome.report)
@@ -223,17 +225,20 @@ class Tuning:
     def _is_good(self, outcome: Outcome) -> bool:
         return self.goal.is_good(outcome.value, self._limit)
 
-    def _result(self, items: Items | None, float32: tuple[float, ...], proof: str) -> Tuned:
+    def _result(
+        self, items: Items | None, float32: tuple[float, ...], *, is_minimal: bool
+    ) -> Tuned:
         runs = self.journal.runs
         patterns = None
         chosen = None
         why = {}
         if items is not None:
-            patterns = patterns_of(items)
+            found = patterns_of(items)
             # A set of all items was not tried; the run with nothing in 16 bit stands for it.
-            chosen = runs.get(run_of(patterns)) or runs.get(_NOTHING) or Outcome()
+            chosen = runs.get(run_of(found)) or runs.get(_NOTHING) or Outcome()
             if (comparison := self.journal.read(_COMPARISON)) is not None:
-                why = Comparison.of_plain(comparison).why(patterns)
+                why = Comparison.of_plain(comparison).why(found)
+            patterns = (*self.given, *found)
         return Tuned(
             goal=self.goal,
             patterns=patterns,
@@ -243,10 +248,24 @@ class Tuning:
             chosen=chosen,
             trades=tuple(self._trades.values()),
             runs=len(runs),
-            proof=proof,
+            proof=self._proof(items, is_minimal),
             made=self.made,
+            given=self.given,
             why=why,
         )
+
+    def _proof(self, items: Items | None, is_minimal: bool) -> str:
+        """Says which patterns were given, and whether fewer of the others would suffice."""
+        parts = []
+        others = "them"
+        if self.given:
+            parts.append(f"the settings keep {some(self.given)}")
+            others = "the others"
+        if items and is_minimal:
+            parts.append(_MINIMAL.format(others))
+        elif items:
+            parts.append(_OPEN)
+        return "; ".join(parts)
 
 
 def run_of(patterns: tuple[str, ...]) -> str:
