@@ -20,6 +20,7 @@ from amp_tf.cli.programs import environment_of_run, how_it_ended, run_program
 from amp_tf.config import AmpConfig, variable_of
 from amp_tf.errors import AmpError, ConfigError
 from amp_tf.reporting import files
+from amp_tf.reporting.text import plural
 from amp_tf.tools import keeping
 from amp_tf.tools.comparing.comparison import Comparison
 from amp_tf.tools.comparing.training import CompareRequest
@@ -48,13 +49,17 @@ def run(args: argparse.Namespace) -> int:
         "most": goal.most,
         "settings": dataclasses.asdict(config),
     }
-    journal = Journal(path.with_name(f"{path.name}.runs"), head)
+    words = [word.rpartition("=")[2] for word in args.command]  # as in --settings=large.yaml
+    journal = Journal(path.with_name(f"{path.name}.runs"), head, words)
+    if journal.runs:
+        runs = plural(len(journal.runs), "run")
+        _tell(f"goes on with {runs} of before; to begin anew, delete {journal.folder}")
     tuning = Tuning(
         TunedScript(args.command, config, goal.metric, journal.folder),
         goal,
         journal,
         most_runs=args.max_runs,
-        tell=lambda line: print(f"amp-tf tune: {line}", file=sys.stderr, flush=True),
+        tell=_tell,
         progress=on_stderr("amp-tf tune"),
         made=made_for(config, hardware_for(config)),
         given=tuple(config.keep_float32),
@@ -76,6 +81,10 @@ def run(args: argparse.Namespace) -> int:
     journal.remove()
     print(f"{keeping.is_written(path)}; keep it beside the model.")
     return 0
+
+
+def _tell(line: str) -> None:
+    print(f"amp-tf tune: {line}", file=sys.stderr, flush=True)
 
 
 def _goal(args: argparse.Namespace) -> Goal:

@@ -116,6 +116,20 @@ def test_what_a_mended_program_gives_counts_and_no_failure_before_it(here, capsy
     )
 
 
+def test_a_changed_program_does_not_go_on_with_the_runs_of_the_one_before(here, capsys):
+    (here / "train.sh").write_text("echo run >> count; echo acc $(wc -l < count)")
+    metric = ["--metric", "stdout:acc ([0-9.]+)", "--max-rise", "0.5"]
+    command = ["tune", *metric, "--", "sh", "train.sh"]
+    assert main(command) == 2
+    assert "goes on" not in capsys.readouterr().err
+    assert main(command) == 2
+    err = capsys.readouterr().err
+    assert "amp-tf tune: goes on with 2 runs of before; to begin anew, delete " in err
+    (here / "train.sh").write_text("echo acc 1")
+    assert main(command) == 2
+    assert "another tuning (other content of train.sh)." in capsys.readouterr().err
+
+
 @pytest.mark.process
 def test_a_misspelt_metric_is_answered_by_those_of_the_last_fit_wherever_the_program_runs(here):
     (here / "train.py").write_text(

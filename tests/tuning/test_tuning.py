@@ -121,6 +121,32 @@ def test_the_runs_of_another_tuning_are_an_error(tmp_path):
         Journal(tmp_path / "runs", {"command": ["b"], "most": 1})
 
 
+def test_the_runs_of_another_version_of_the_program_are_an_error(tmp_path):
+    """What the program itself writes is no part of it."""
+    script = tmp_path / "train.py"
+    log = tmp_path / "log.csv"
+    made = tmp_path / "model.h5"
+    script.write_text("print(1)")
+    log.write_text("epoch")
+    words = [*map(str, (script, log, made)), "--epochs", str(tmp_path)]
+    first = Journal(tmp_path / "runs", {"command": "a"}, words)
+    log.write_text("epoch, loss")
+    made.write_text("weights")
+    first.add("float32/1", Outcome(GOOD))
+    del first
+    log.write_text("")
+    made.write_text("better weights")
+    again = Journal(tmp_path / "runs", {"command": "a"}, words)
+    assert list(again.runs) == ["float32/1"]
+    del again
+    script.write_text("print(2)")
+    other = rf"the runs of another tuning \(other content of {script}\)\. Delete the folder"
+    with pytest.raises(ConfigError, match=other):
+        Journal(tmp_path / "runs", {"command": "a"}, words)
+    script.write_text("print(1)")
+    Journal(tmp_path / "runs", {"command": "a"}, words)
+
+
 def test_a_run_that_failed_in_the_search_is_not_kept_and_its_last_words_neither(tmp_path):
     program = Weak(PATHS, ("m/e/dense/MatMul",))
     original = program.run

@@ -20,13 +20,14 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, ConfigError
+from amp_tf.files import read_regular
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files
@@ -275,19 +276,28 @@ def run_of(patterns: tuple[str, ...]) -> str:
 
 _HEAD = "tuning.json"
 _RUNS = "runs.jsonl"
+_FILES = "files"  # in the head: the digests of the files that the command names
+_MOST_BYTES = 1 << 24  # of such a file: a script or its settings, not its data
 
 
 class Journal:
-    """The runs so far, kept in a folder; ``head`` says what is tuned, and how.
+    """The runs so far, kept in a folder.
 
-    Raises a ConfigError where the folder holds the runs of something else, or another process tunes
-    there, and a FileError where it cannot be written.
+    Args:
+        folder: where they are kept.
+        head: what is tuned, and how.
+        words: what may name files: those of the command. Runs count only as long as these files
+            stay as they were, except those that the first run itself writes.
+
+    Raises:
+        ConfigError: the folder holds the runs of something else, or another process tunes there.
+        FileError: it cannot be written.
     """
 
-    def __init__(self, folder: Path, head: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, head: Mapping[str, Any], words: Iterable[str] = ()) -> None:
         self.folder = folder.absolute()
         self.runs: dict[str, Outcome] = {}  #: the outcomes of those that were made
-        fix = "Give the same command to go on with it, delete the folder, or name another output"
+        fix = "Delete the folder, name another output, or go on with the same command and program"
         with files.writing(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # programs print secrets
             self._file = (folder / _RUNS).open("a+", errors="replace")
@@ -306,14 +316,33 @@ class Journal:
                 row = json.loads(line)
                 run = row.pop("run")
                 self.runs[run] = Outcome(**row)
+        self._head = json.loads(json.dumps(dict(head)))
+        self._digests = _digests_of(words)
+        self._goes_on = bool(self.runs)
+        if not self._goes_on:
+            self.write(_HEAD, self._head)
+        elif other := self._differences():
+            what = f"it holds the runs of another tuning (other {', '.join(other)})"
+            raise ConfigError(what, where=str(folder), fix=fix)
+
+    def _differences(self) -> list[str]:
+        """Names what is tuned otherwise than in the runs that the folder holds."""
         before = self.read(_HEAD) or {}
-        now = json.loads(json.dumps(dict(head)))
-        if self.runs and before != now:
-            other = ", ".join(name for name in now if before.get(name) != now[name])
-            raise ConfigError(
-                f"it holds the runs of another tuning (other {other})", where=str(folder), fix=fix
-            )
-        self.write(_HEAD, now)
+        other = [name for name, value in self._head.items() if before.get(name) != value]
+        for name, digest in before.get(_FILES, {}).items():
+            if self._digests.get(name) != digest:
+                other.append(f"content of {name}")
+        return other
+
+    def _note_files(self) -> None:
+        """Notes the files that the first run has left as they were."""
+        after = _digests_of(self._digests)
+        unchanged = {}
+        for name, digest in self._digests.items():
+            if after.get(name) == digest:
+                unchanged[name] = digest
+        self.write(_HEAD, {**self._head, _FILES: unchanged})
+        self._goes_on = True
 
     def add(self, run: str, outcome: Outcome, *, is_fact: bool = True) -> None:
         """Keeps the outcome of a run; without ``is_fact`` only as long as this process lives."""
@@ -321,6 +350,8 @@ class Journal:
         row = {"run": run, **dataclasses.asdict(self.runs[run])}
         del row["report"]
         if is_fact and not outcome.failure:
+            if not self._goes_on:
+                self._note_files()
             with files.writing(self.folder):
                 self._file.write(f"\n{json.dumps(row)}\n")  # behind a line that was cut off, too
                 self._file.flush()
@@ -341,6 +372,15 @@ class Journal:
         """Deletes the runs, which are not needed any more."""
         self._file.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _digests_of(names: Iterable[str]) -> dict[str, str]:
+    """Returns a digest of the content of each file that is there and not large."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(OSError):  # a word that is no file, or a file of data
+            found[name] = hashlib.sha256(read_regular(name, _MOST_BYTES)).hexdigest()
+    return found
 
 
 def made_for(config: AmpConfig, hardware: Hardware) -> str:
