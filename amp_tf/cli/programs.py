@@ -38,9 +38,11 @@ def run_program(
     command: Sequence[str],
     environ: Mapping[str, str],
     output: Path | None,
-    has_answered: Callable[[], bool] = lambda: False,
+    has_answered: Callable[[], object] = lambda: False,
 ) -> int:
     """Runs a command until it ends, or half a minute after it has answered; returns its status.
+
+    ``has_answered`` is true once no other process of the command has anything to add.
 
     With an ``output``, the file where its output goes, it runs in the background. SIGTERM and
     SIGHUP end it by the SystemExit that :func:`amp_tf.cli.main.main` makes of them.

@@ -71,7 +71,7 @@ class TimedScript:
             begin = time.perf_counter()
             try:
                 status = run_program(
-                    self.command, environ, output, lambda: any(place.glob("*.json"))
+                    self.command, environ, output, lambda: _read_answer(place).get("is_enough")
                 )
             except OSError as error:
                 raise self._error(f"cannot be started ({error.strerror})") from None

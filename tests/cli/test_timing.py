@@ -121,6 +121,24 @@ while True:
 
 
 @pytest.mark.process
+def test_a_process_that_made_too_few_steps_does_not_end_the_one_that_trains(here, monkeypatch):
+    monkeypatch.setattr("amp_tf.cli.programs._PATIENCE_S", 0.5)
+    program = f"""
+import os, sys, time
+if os.fork() == 0:
+    import tensorflow as tf
+    tf.function(lambda x: tf.matmul(x, x))(tf.ones((4, 4)))
+    sys.exit()
+os.wait()
+time.sleep(2)  # longer than the command waits
+{PROGRAMS["fit"]}
+"""
+    script = TimedScript(command(here, program), BF16)
+    assert len(script.run(True).step_ms) == 13
+    assert script.step == "fit"
+
+
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("program", "why"),
     [

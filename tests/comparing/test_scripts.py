@@ -141,8 +141,9 @@ print("trained on", *model.fit(x, x[:, :1], batch_size=8, verbose=0).history["lo
 """
 
 
-def _fail(folder):
+def _fail(folder, *, trains=False):
     training = Training(CompareRequest(folder, AmpConfig(), 8))
+    assert not trains or training.claim()
     with pytest.raises(SystemExit) as ended, training.answering():
         raise ValueError("no data")
     assert ended.value.code == 2
@@ -154,13 +155,50 @@ def test_a_program_ends_also_where_the_command_has_ended(tmp_path):
     _fail(tmp_path / "gone")
 
 
-def test_what_another_process_found_counts_more_than_an_error(tmp_path):
+def test_the_error_of_a_process_ends_the_program_only_if_that_process_trains(tmp_path):
     request = CompareRequest(tmp_path, AmpConfig(), 8)
-    assert not request.is_answered
     _fail(tmp_path)
     assert request.read_error() == "ValueError: no data"
     assert request.read_answer() is None
+    assert not request.is_answered
+    _fail(tmp_path, trains=True)
     assert request.is_answered
+
+
+HELPER = """
+import os, sys, time
+if os.fork() == 0:  # another process, before the one that trains
+    import tensorflow as tf
+    @tf.function
+    def prepare(x):
+        return tf.cast(tf.matmul(x, x), {dtype})
+    prepare(tf.ones((16, 16)))
+    sys.exit()
+os.wait()
+time.sleep(2)  # longer than the command waits
+"""
+
+
+@pytest.mark.parametrize("dtype", ["tf.int32", "tf.float32"], ids=["fails", "is compared"])
+def test_what_another_process_answers_before_the_one_that_trains_does_not_count(
+    compare, dtype, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("amp_tf.cli.programs._PATIENCE_S", 0.5)
+    text = FIT.format(more="", loss="'mse'", calls=1)
+    ended = compare(_script(tmp_path, HELPER.format(dtype=dtype) + text), *ON_CPU)
+    assert ended.status == 0, ended.err
+    assert ended.out.startswith("sequential: healthy in bfloat16 (")
+
+
+def test_the_failure_of_the_process_that_trains_counts_more_than_what_another_one_found(
+    compare, tmp_path
+):
+    text = FIT.format(more=TABLE, loss="loss", calls=2)
+    script = _script(tmp_path, HELPER.format(dtype="tf.float32") + text)
+    ended = compare(script, *ON_CPU, "--steps", "3")
+    assert ended.status == 2
+    assert "neither a variable nor a tensor" in ended.err
+    assert "healthy" not in ended.out
 
 
 PROGRAM = """

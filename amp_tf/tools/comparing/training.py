@@ -48,9 +48,10 @@ _SCALE_IN_MODEL = "take the gradients of self.optimizer.scale_loss(loss) in the 
 _OF_FORWARD = "the program trained nothing: the results of {} were compared, and no gradients"
 _CLAIM = "claim"  # the file that the first process that trains makes
 _ORDER = "order.json"
-# The answers. A program may have several processes, of which one trains, one only runs forward, and
-# one fails: the answer that is named first here counts.
+# The answers. A program may have several processes, one after the other or at the same time. What
+# the one with the claim found counts, or why it found nothing; the others count without a claim.
 _TRAINED = "trained.json"
+_TRAINING_ERROR = "training_error.json"
 _FORWARD = "forward.json"
 _ERROR = "error.json"
 
@@ -94,21 +95,31 @@ class CompareRequest:
 
     def read_answer(self) -> Comparison | None:
         """Reads the comparison; ``None`` where there is none yet."""
-        for name in (_TRAINED, _FORWARD):
-            with contextlib.suppress(FileNotFoundError):
-                return Comparison.of_plain(json.loads((self.folder / name).read_text()))
+        name = _FORWARD
+        if self.is_claimed:
+            name = _TRAINED
+        with contextlib.suppress(FileNotFoundError):
+            return Comparison.of_plain(json.loads((self.folder / name).read_text()))
         return None
 
     def read_error(self) -> str:
         """Reads why there is no comparison; empty where nothing failed."""
+        name = _ERROR
+        if self.is_claimed:
+            name = _TRAINING_ERROR
         with contextlib.suppress(FileNotFoundError):
-            return str(json.loads((self.folder / _ERROR).read_text()))
+            return str(json.loads((self.folder / name).read_text()))
         return ""
 
     @property
+    def is_claimed(self) -> bool:
+        """Tells whether a process of the program trains."""
+        return (self.folder / _CLAIM).exists()
+
+    @property
     def is_answered(self) -> bool:
-        """Tells whether the program is about to end."""
-        return any((self.folder / name).exists() for name in (_TRAINED, _ERROR))
+        """Tells whether the process that trains has answered, and is about to end."""
+        return any((self.folder / name).exists() for name in (_TRAINED, _TRAINING_ERROR))
 
 
 _training: Training | None = None
@@ -137,6 +148,7 @@ class Training:
     def __init__(self, request: CompareRequest) -> None:
         self.request = request
         self.is_awaited = True
+        self._has_claim = False  #: whether this process is the one of the program that trains
         self.is_scaled = False  #: whether a loss was scaled, by any scaler, in the comparison
         #: whether the step that is compared is a model's own; amp_tf wraps its optimizer
         self.is_of_model = False
@@ -166,8 +178,11 @@ class Training:
             why = f"{type(error).__name__}: {error}"
             if isinstance(error, AmpError):
                 why = str(error)
+            name = _ERROR
+            if self._has_claim:
+                name = _TRAINING_ERROR
             with contextlib.suppress(OSError):  # a full disk, or the command has ended
-                self.request.answer(_ERROR, why)
+                self.request.answer(name, why)
             raise SystemExit(NOT_COMPARED) from None
 
     def claim(self) -> bool:
@@ -181,6 +196,7 @@ class Training:
             (self.request.folder / _CLAIM).touch(exist_ok=False)
         except OSError:  # another process was the first one, or the command has ended
             return False
+        self._has_claim = True
         return True
 
     def compare(self, subject: Any, batches: Sequence[Any], notes: Sequence[str] = ()) -> None:
@@ -220,7 +236,7 @@ class Training:
         """
         called = [calls for calls in self.models.forward if calls.kept]
         called = called or [calls for calls in self.functions.forward if calls.kept]
-        if not called or (self.request.folder / _CLAIM).exists():
+        if not called or self.request.is_claimed:
             return
         most = max(called, key=lambda calls: len(calls.kept))
         notes = (_OF_FORWARD.format(most.name),)
