@@ -79,6 +79,7 @@ class TimedScript:
             if not answer.get("is_enough"):
                 text = output.read_text(errors="replace")
                 self._check_end(status, text, answer, (place / PYTHON).exists())
+        is_named = bool(self.step)
         self.step = answer["step"]
         self.device = answer["device"]
         if is_mixed:
@@ -88,6 +89,11 @@ class TimedScript:
                     "Leave the variable out, and nothing is lost; or name a precision, as with "
                     "--precision bfloat16"
                 )
+                if not is_named:
+                    fix = (
+                        f"If the program does something else later than {self.step}, name that "
+                        f"with --step, such as --step fit. If not: {fix[0].lower()}{fix[1:]}"
+                    )
                 raise self._error(f"there is nothing to time ({answer['summary']})", fix)
         return Run(tuple(answer["step_ms"]), answer["first_end"] - begin, answer["peak_mib"])
 

@@ -72,8 +72,7 @@ def command(here, program):
 @pytest.mark.process
 @pytest.mark.parametrize("step", PROGRAMS)
 def test_a_program_of_each_kind_is_timed_both_ways(here, step):
-    wanted = step if step in ("train_step", "train, loss:0") else ""
-    program = TimedScript(command(here, PROGRAMS[step]), BF16, wanted)
+    program = TimedScript(command(here, PROGRAMS[step]), BF16)
     mixed = program.run(True)
     float32 = program.run(False)
     assert program.step == step
@@ -159,6 +158,16 @@ def test_a_program_that_cannot_be_timed_is_told_why(here, capsys, program, why):
     out, err = capsys.readouterr()
     assert f"amp-tf time: {' '.join(python)}: {why}" in err
     assert not out
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("named", [[], ["--step", "prepare"]])
+def test_where_a_step_of_no_products_was_chosen_it_is_advised_to_name_another(here, capsys, named):
+    python = command(here, f"{LOOP}for _ in range(9): prepare(tf.ones((8, 8)))")
+    assert main(["time", "--precision", "bfloat16", *named, "--", *python]) == 2
+    err = capsys.readouterr().err
+    assert "there is nothing to time (" in err
+    assert ("something else later than prepare, name that with --step" in err) is (not named)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ class Functions:
             with contextlib.suppress(Exception):
                 if function not in self._calls:
                     self._calls[function] = None
-                    if _has_product(function):
+                    if has_product(function):
                         self._calls[function] = self._calls_of(function)
                 if (forward := self._calls[function]) is not None:
                     forward.keep(*args, **kwargs)
@@ -194,7 +194,8 @@ def _is_stream(value: Any) -> bool:
     return isinstance(value, (tf.data.Dataset, tf.data.Iterator))
 
 
-def _has_product(function: Any) -> bool:
+def has_product(function: Any) -> bool:
+    """Tells whether a ``tf.function`` computes matmuls or convolutions, as far as it is traced."""
     for concrete in function._list_all_concrete_functions():
         if any(node.op in PRODUCTS for node in every_node(concrete.graph.as_graph_def())):
             return True
