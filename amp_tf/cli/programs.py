@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.cli.run import bootstrapped
-from amp_tf.config import DISABLE_VAR, ENABLE_VAR, SWITCH_VARS, AmpConfig, variables_of
+from amp_tf.config import (
+    DISABLE_VAR,
+    ENABLE_VAR,
+    ENV_VARS,
+    LOSS_SCALING_VAR,
+    AmpConfig,
+    variables_of,
+)
 
 _PATIENCE_S = 30.0  # a program that is ended may save something first, or ignore it
 _GLANCE_S = 0.1
@@ -23,9 +30,11 @@ _LAST_WORDS = 200  # characters of the output of a run that failed
 def environment_of_run(config: AmpConfig, *, is_on: bool) -> dict[str, str]:
     """Returns the environment for a command with amp_tf on by a configuration, or off.
 
-    The environment decides, whatever the program itself turns on.
+    The environment decides, whatever the program itself turns on. No variable of this process' own
+    settings stays: a default value of the configuration has none that would replace it. Whether the
+    loss is scaled is no part of a configuration, so that variable does.
     """
-    ours = (DISABLE_VAR, *SWITCH_VARS[:2])
+    ours = {row.name for row in ENV_VARS} - {LOSS_SCALING_VAR}
     others = {name: text for name, text in os.environ.items() if name not in ours}
     environ = {**bootstrapped(others), **variables_of(config)}
     switch = DISABLE_VAR

@@ -2,6 +2,7 @@
 goes on.
 """
 
+import argparse
 import os
 import re
 import signal
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from amp_tf.cli.main import main
+from amp_tf.cli.options import read_config
+from amp_tf.cli.programs import environment_of_run
 from amp_tf.cli.tune import TunedScript
 from amp_tf.config import AmpConfig, variables_of
 from amp_tf.tools.tuning.tuning import Journal, Way
@@ -202,6 +205,22 @@ def test_a_configuration_reaches_the_program_by_its_variables(monkeypatch):
         ignore_performance=True,
     )
     assert AmpConfig.from_env(variables_of(config)) == config
+
+
+def test_a_program_gets_the_settings_that_were_asked_for_and_no_others(monkeypatch):
+    """Those of this process' environment may be others than an option asks for."""
+    monkeypatch.setenv("AMP_TF_PRECISION", "bfloat16")
+    monkeypatch.setenv("AMP_TF_FORCE_F16", "dense")
+    monkeypatch.setenv("TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_WHITELIST_ADD", "Exp")
+    monkeypatch.setenv("TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING", "0")
+    arguments = argparse.Namespace(precision="auto", keep_float32=[])
+    config = read_config(arguments)
+    environ = environment_of_run(config, is_on=True)
+    assert AmpConfig.from_env(environ) == config
+    assert (config.precision, config.force_f16, config.allow_add) == ("auto", ("dense",), ("Exp",))
+    assert environ["TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING"] == "0"
+    bare = environment_of_run(AmpConfig(), is_on=False)
+    assert AmpConfig.from_env(bare) == AmpConfig()
 
 
 def command(file):
