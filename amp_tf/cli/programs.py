@@ -48,13 +48,15 @@ def run_program(
     environ: Mapping[str, str],
     output: Path | None,
     has_answered: Callable[[], object] = lambda: False,
+    on_interrupt: Callable[[], None] = lambda: None,
 ) -> int:
     """Runs a command until it ends, or half a minute after it has answered; returns its status.
 
     ``has_answered`` is true once no other process of the command has anything to add.
 
-    With an ``output``, the file where its output goes, it runs in the background. SIGTERM and
-    SIGHUP end it by the SystemExit that :func:`amp_tf.cli.main.main` makes of them.
+    With an ``output``, the file where its output goes, it runs in the background. Without,
+    ``on_interrupt`` is called where the user presses Ctrl-C, which the program gets, too. SIGTERM
+    and SIGHUP end it by the SystemExit that :func:`amp_tf.cli.main.main` makes of them.
 
     Raises:
         OSError: it cannot be started.
@@ -63,7 +65,7 @@ def run_program(
         log = None
         if output is not None:
             log = stack.enter_context(output.open("wb"))
-        program = stack.enter_context(_started(command, environ, log))
+        program = stack.enter_context(_started(command, environ, log, on_interrupt))
         deadline = float("inf")
         while program.poll() is None and time.monotonic() < deadline:
             time.sleep(_GLANCE_S)
@@ -74,7 +76,10 @@ def run_program(
 
 @contextlib.contextmanager
 def _started(
-    command: Sequence[str], environ: Mapping[str, str], log: Any
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    log: Any,
+    on_interrupt: Callable[[], None],
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Starts a command that ends with this process, and at the latest with the block.
 
@@ -95,8 +100,9 @@ def _started(
             stderr=log,
             start_new_session=log is not None,
         )
-        if log is None:  # only now: the program would begin with it ignored, too
-            before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Only now: a program that is started while it is ignored ignores it, too.
+        if log is None and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+            before = signal.signal(signal.SIGINT, lambda *_: on_interrupt())
         yield program
     finally:
         if program is not None and program.poll() is None:
@@ -109,13 +115,17 @@ def _started(
             signal.signal(signal.SIGINT, before)
 
 
+def name_status(status: int) -> str:
+    """Names the status of a program for people, such as ``status 3`` or ``signal 9``."""
+    if status < 0:
+        return f"signal {-status}"
+    return f"status {status}"
+
+
 def how_it_ended(status: int, output: str) -> str:
     """Returns how a run of a command failed, with the last line that it printed itself."""
-    how = f"status {status}"
-    if status < 0:
-        how = f"signal {-status}"
     last = "it printed nothing"
     for line in output.splitlines():
         if line.strip() and not line.startswith(_OURS):
             last = line[-_LAST_WORDS:].strip()
-    return f"it ended with {how}: {last}"
+    return f"it ended with {name_status(status)}: {last}"

@@ -232,7 +232,8 @@ class Sessions:
         return results[: len(fetches)]
 
     def _close(self, original: Any, session: Any) -> None:
-        if self._is_watched():
+        # A session may be closed because of an interrupt.
+        if self._is_watched() and not self._training.is_interrupted:
             with self._training.answering():
                 self.compare(session)
         original(session)

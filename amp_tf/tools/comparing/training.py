@@ -6,7 +6,8 @@ folder.
 A step is that of a Keras model (``models``), a ``tf.function`` that computes gradients
 (``functions``), or runs of a TF1 session that need them (``sessions``). The last two are compared
 after the wanted number of calls, or when the program ends. If a program has trained nothing when it
-ends, its forward calls are compared.
+ends, its forward calls are compared, unless an error ended it: it might have trained afterwards. An
+end by Ctrl-C begins no comparison.
 
 A comparison that fails ends the program, too.
 """
@@ -17,6 +18,7 @@ import atexit
 import contextlib
 import dataclasses
 import json
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -54,6 +56,8 @@ _TRAINED = "trained.json"
 _TRAINING_ERROR = "training_error.json"
 _FORWARD = "forward.json"
 _ERROR = "error.json"
+_CRASH = "crash.json"  # the error of the program itself that ended a process
+_INTERRUPTED = "interrupted"  # the file that the command makes at Ctrl-C
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +114,21 @@ class CompareRequest:
         with contextlib.suppress(FileNotFoundError):
             return str(json.loads((self.folder / name).read_text()))
         return ""
+
+    def read_crash(self) -> str:
+        """Reads the error of the program's own that ended a process; empty where none did."""
+        with contextlib.suppress(FileNotFoundError):
+            return str(json.loads((self.folder / _CRASH).read_text()))
+        return ""
+
+    def interrupt(self) -> None:
+        """Notes that the user has interrupted the program."""
+        (self.folder / _INTERRUPTED).touch()
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Tells whether the user has interrupted the program, which it may have handled."""
+        return (self.folder / _INTERRUPTED).exists()
 
     @property
     def is_claimed(self) -> bool:
@@ -175,7 +194,7 @@ class Training:
             yield
         except Exception as error:
             self.is_awaited = False
-            why = f"{type(error).__name__}: {error}"
+            why = _words(error)
             if isinstance(error, AmpError):
                 why = str(error)
             name = _ERROR
@@ -220,14 +239,32 @@ class Training:
     def compare_at_exit(self) -> None:
         """Compares a step with fewer calls than wanted, as the program ends.
 
-        If there is none, forward calls are compared.
+        If there is none, forward calls are compared, unless an error ended the program.
         """
+        if self.is_interrupted:
+            return
+        failure = getattr(sys, "last_value", None)
+        if failure is not None:
+            with contextlib.suppress(OSError):
+                self.request.answer(_CRASH, _words(failure))
         if not self.is_awaited:
             return
-        with contextlib.suppress(SystemExit), self.answering():
+        with contextlib.suppress(SystemExit, KeyboardInterrupt), self.answering():
             self.functions.compare()
             self.sessions.compare()
-            self._compare_forward()
+            if failure is None:
+                self._compare_forward()
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Tells whether the user interrupts the program, which may be why it ends just now."""
+        errors: list[Any] = [getattr(sys, "last_value", None)]
+        # TensorFlow closes a session in another thread than the one that is interrupted.
+        current: dict[int, Any] = sys._current_exceptions()
+        for found in current.values():
+            errors.append(found[1] if isinstance(found, tuple) else found)  # before Python 3.12
+        is_ended = any(isinstance(error, KeyboardInterrupt) for error in errors)
+        return is_ended or self.request.is_interrupted
 
     def _compare_forward(self) -> None:
         """Compares the forward function with most calls, unless a process trains.
@@ -257,3 +294,7 @@ class Training:
         """
         self.is_scaled |= self.is_of_model
         return original(optimizer, *args, **kwargs)
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

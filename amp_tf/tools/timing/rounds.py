@@ -2,8 +2,8 @@
 
 In each round both ways run once, one after the other, in alternating order, so that slow changes of
 the machine cancel. The ratio of a round is that of the medians of its steps. Rounds go on until the
-geometric mean of the ratios has a standard error below 3 %, and Student's t tells whether amp_tf is
-faster, slower, or knows the ratio to 5 %.
+geometric mean of the ratios has a standard error below 3 %, and Student's t tells with 95 % that
+amp_tf is faster or slower, or the ratio to 5 %.
 """
 
 from __future__ import annotations
