@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -23,7 +24,11 @@ from amp_tf.config import (
 
 _PATIENCE_S = 30.0  # a program that is ended may save something first, or ignore it
 _GLANCE_S = 0.1
-_OURS = "INFO:absl:amp_tf"
+# What amp_tf logs, as absl or the program's own logging prints it. It may stand behind unfinished
+# text of the program's.
+_OURS = re.compile(
+    r"(?:^|(?:INFO|WARNING|ERROR)\b.*?\b|[IWEF]\d{4} .*?\] )amp_tf: .*", re.MULTILINE
+)
 _LAST_WORDS = 200  # characters of the output of a run that failed
 
 
@@ -122,10 +127,15 @@ def name_status(status: int) -> str:
     return f"status {status}"
 
 
+def without_our_lines(output: str) -> str:
+    """Returns what a program printed itself, of its output with amp_tf's own lines."""
+    return _OURS.sub("", output)
+
+
 def how_it_ended(status: int, output: str) -> str:
     """Returns how a run of a command failed, with the last line that it printed itself."""
     last = "it printed nothing"
-    for line in output.splitlines():
-        if line.strip() and not line.startswith(_OURS):
+    for line in without_our_lines(output).splitlines():
+        if line.strip():
             last = line[-_LAST_WORDS:].strip()
     return f"it ended with {name_status(status)}: {last}"

@@ -16,7 +16,12 @@ from pathlib import Path
 
 from amp_tf.cli.compare import compare_script
 from amp_tf.cli.options import hardware_for, read_config
-from amp_tf.cli.programs import environment_of_run, how_it_ended, run_program
+from amp_tf.cli.programs import (
+    environment_of_run,
+    how_it_ended,
+    run_program,
+    without_our_lines,
+)
 from amp_tf.config import AmpConfig, variable_of
 from amp_tf.errors import AmpError, ConfigError
 from amp_tf.reporting import files
@@ -103,6 +108,7 @@ def _goal(args: argparse.Namespace) -> Goal:
 
 
 PRINTED = "stdout:"  #: before a regular expression for a number that the program prints
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _PATTERNS = "patterns.txt"
 
 
@@ -146,10 +152,10 @@ class TunedScript:
     def _read_metric(self, place: Path, text: str) -> tuple[float | None, str]:
         """Returns the metric's value, or ``None`` and why there is none."""
         if self.metric.startswith(PRINTED):
-            found = re.findall(self.metric.removeprefix(PRINTED), text)
-            with contextlib.suppress(ValueError, IndexError):
-                return float(found[-1]), ""
-            return None, f"the program gave no {self.metric}"
+            value = _last_number(self.metric.removeprefix(PRINTED), without_our_lines(text))
+            if value is None:
+                return None, f"the program gave no {self.metric}"
+            return value, ""
         metrics = {}
         with contextlib.suppress(FileNotFoundError):
             metrics = json.loads((place / ANSWER).read_text())
@@ -175,3 +181,19 @@ class TunedScript:
             environ[variable_of("report_path")] = str(place)
             environ[variable_of("keep_float32")] = file_of_patterns(place / _PATTERNS)
         return environ
+
+
+def _last_number(pattern: str, text: str) -> float | None:
+    """Returns the number at which the last match of an expression's group begins.
+
+    It is read to its end: the group may leave out an exponent.
+    """
+    last = ""
+    for found in re.finditer(pattern, text):
+        last = found[1] or ""
+        number = _NUMBER.match(text, found.start(1))
+        if last and number is not None and len(number[0]) > len(last):
+            last = number[0]
+    with contextlib.suppress(ValueError):
+        return float(last)
+    return None

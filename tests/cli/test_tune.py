@@ -3,6 +3,7 @@ goes on.
 """
 
 import argparse
+import math
 import os
 import re
 import signal
@@ -96,6 +97,31 @@ def test_one_direction_must_be_given(capsys, options):
 def test_a_program_that_cannot_be_started_or_has_no_metric_is_an_error(capsys, program, why):
     assert main(["tune", "--metric", "accuracy", *OPTIONS, "--", *program]) == 2
     assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("printed", "expression", "value"),
+    [
+        ("loss: 0.5\nINFO:absl:amp_tf: 3 graphs; loss scale 2^15", r"loss\D*([0-9.]+)", 0.5),
+        ("loss: 0.5WARNING:absl:amp_tf: loss scale 2^15", r"loss\D*([0-9.]+)", 0.5),
+        ("loss: 0.5\nI1129 11:00:00.1 7 notices.py:6] amp_tf: loss 2", r"loss\D*([0-9.]+)", 0.5),
+        ("loss: 0.5\n2026-11-29 INFO amp_tf: loss scale 2^15", r"loss\D*([0-9.]+)", 0.5),
+        ("loss: 0.5\namp_tf: no report of the loss: 2", r"loss\D*([0-9.]+)", 0.5),
+        ("loss in float32: 1\nwith amp_tf: 0.5", r"amp_tf: ([0-9.]+)", 0.5),
+        ("loss 0.1\nloss 9.8e-05", "loss ([0-9.]+)", 9.8e-05),
+        ("loss 9.8E+05, 1", "loss ([0-9]+)", 9.8e05),
+        ("loss 0.1\nloss nan", r"loss (\S+)", None),
+        ("loss 1", "loss (2)?", None),
+    ],
+)
+def test_the_last_number_of_the_programs_own_is_the_metric(here, printed, expression, value):
+    (here / "printed").write_text(printed)
+    program = TunedScript(["cat", "printed"], AmpConfig(), f"stdout:{expression}", here)
+    found = program.run(Way.FLOAT32, ()).value
+    if value is None:
+        assert found is None or math.isnan(found)
+    else:
+        assert found == value
 
 
 def test_what_a_mended_program_gives_counts_and_no_failure_before_it(here, capsys):
