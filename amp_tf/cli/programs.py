@@ -21,9 +21,12 @@ from amp_tf.config import (
     AmpConfig,
     variables_of,
 )
+from amp_tf.tools.starting import FOLDER
 
 _PATIENCE_S = 30.0  # a program that is ended may save something first, or ignore it
+_GRACE_S = 1.0  # helpers of a program that has ended may clean up
 _GLANCE_S = 0.1
+_MOST_GLANCES = 20  # at processes that are killed: one that waits for a disk may stay
 # What amp_tf logs, as absl or the program's own logging prints it. It may stand behind unfinished
 # text of the program's.
 _OURS = re.compile(
@@ -88,8 +91,8 @@ def _started(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Starts a command that ends with this process, and at the latest with the block.
 
-    With a ``log``, all that it started ends with it. Without, its output goes where that of this
-    process goes, and Ctrl-C of the terminal is left to the program.
+    All that it started ends with it. Without a ``log`` its output goes where that of this process
+    goes, and Ctrl-C of the terminal is left to the program.
     """
     before: Any = None
     nothing = None
@@ -110,14 +113,48 @@ def _started(
             before = signal.signal(signal.SIGINT, lambda *_: on_interrupt())
         yield program
     finally:
-        if program is not None and program.poll() is None:
-            if log is not None:
-                os.killpg(program.pid, signal.SIGKILL)
-            else:
-                program.kill()
-            program.wait()
+        if program is not None:
+            _end(program, environ[FOLDER], has_group=log is not None)
         if before is not None:
             signal.signal(signal.SIGINT, before)
+
+
+def _end(program: subprocess.Popen[bytes], folder: str, *, has_group: bool) -> None:
+    """Ends a program and all that it started, which may have been left behind.
+
+    Args:
+        program: it may have ended.
+        folder: what the environment of its processes names.
+        has_group: whether they are a group of their own, except those that have left it.
+    """
+    until = time.monotonic() + _GRACE_S
+    while program.poll() is not None and _find_started(folder) and time.monotonic() < until:
+        time.sleep(_GLANCE_S)
+    if has_group:
+        with contextlib.suppress(OSError):  # nothing is left of it
+            os.killpg(program.pid, signal.SIGKILL)
+    if program.poll() is None:
+        program.kill()
+    program.wait()
+    for _ in range(_MOST_GLANCES):
+        found = _find_started(folder)
+        if not found:
+            return
+        for process in found:
+            with contextlib.suppress(OSError):  # it has ended by now
+                os.kill(process, signal.SIGKILL)
+        time.sleep(_GLANCE_S)
+
+
+def _find_started(folder: str) -> list[int]:
+    """Finds the processes whose environment names a folder; none where there is no ``/proc``."""
+    mark = f"{FOLDER}={folder}\0".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if mark in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
 
 
 def name_status(status: int) -> str:

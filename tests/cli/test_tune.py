@@ -2,7 +2,6 @@
 goes on.
 """
 
-import argparse
 import math
 import os
 import re
@@ -15,8 +14,6 @@ from pathlib import Path
 import pytest
 
 from amp_tf.cli.main import main
-from amp_tf.cli.options import read_config
-from amp_tf.cli.programs import environment_of_run
 from amp_tf.cli.tune import TunedScript
 from amp_tf.config import AmpConfig, variables_of
 from amp_tf.tools.tuning.tuning import Journal, Way
@@ -210,17 +207,9 @@ def test_what_the_program_started_ends_with_the_tuning(here, number):
     tuning.send_signal(number)
     assert tuning.wait() == 128 + number
     child = int((here / "child").read_text())
-    while _is_running(child) and time.monotonic() < deadline:
+    while processes.is_running(child) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not _is_running(child)
-
-
-def _is_running(process):
-    """Tells whether a process has not ended, also where nobody has waited for it."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    assert not processes.is_running(child)
 
 
 def test_a_configuration_reaches_the_program_by_its_variables(monkeypatch):
@@ -231,22 +220,6 @@ def test_a_configuration_reaches_the_program_by_its_variables(monkeypatch):
         ignore_performance=True,
     )
     assert AmpConfig.from_env(variables_of(config)) == config
-
-
-def test_a_program_gets_the_settings_that_were_asked_for_and_no_others(monkeypatch):
-    """Those of this process' environment may be others than an option asks for."""
-    monkeypatch.setenv("AMP_TF_PRECISION", "bfloat16")
-    monkeypatch.setenv("AMP_TF_FORCE_F16", "dense")
-    monkeypatch.setenv("TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_WHITELIST_ADD", "Exp")
-    monkeypatch.setenv("TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING", "0")
-    arguments = argparse.Namespace(precision="auto", keep_float32=[])
-    config = read_config(arguments)
-    environ = environment_of_run(config, is_on=True)
-    assert AmpConfig.from_env(environ) == config
-    assert (config.precision, config.force_f16, config.allow_add) == ("auto", ("dense",), ("Exp",))
-    assert environ["TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING"] == "0"
-    bare = environment_of_run(AmpConfig(), is_on=False)
-    assert AmpConfig.from_env(bare) == AmpConfig()
 
 
 def command(file):
