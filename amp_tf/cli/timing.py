@@ -16,6 +16,7 @@ from amp_tf.cli.options import read_config
 from amp_tf.cli.programs import environment_of_run, how_it_ended, run_program
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
+from amp_tf.reporting.text import plural
 from amp_tf.tools.progress import on_stderr
 from amp_tf.tools.starting import FOLDER, PYTHON, TOOL
 from amp_tf.tools.timing.recording import LEAST, STEP
@@ -112,8 +113,8 @@ class TimedScript:
         count = len(answer["step_ms"])
         if count < LEAST:
             what = (
-                f"it made {answer['calls']} steps of {answer['step']}, of which {count} count, "
-                f"and {LEAST} are needed"
+                f"it made {plural(answer['calls'], 'step')} of {answer['step']}, of which {count} "
+                f"count, and {LEAST} are needed"
             )
             raise self._error(what, f"Let it make more, as by more epochs. {_A_STEP}")
 

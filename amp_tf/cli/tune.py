@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from amp_tf.cli.compare import compare_script
-from amp_tf.cli.options import hardware_for, read_config
+from amp_tf.cli.options import read_config
 from amp_tf.cli.programs import (
     environment_of_run,
     how_it_ended,
@@ -33,7 +33,7 @@ from amp_tf.tools.progress import on_stderr
 from amp_tf.tools.starting import FOLDER, TOOL
 from amp_tf.tools.tuning.metrics import ANSWER
 from amp_tf.tools.tuning.result import Goal, Outcome, read_goal
-from amp_tf.tools.tuning.tuning import EVERYTHING, Journal, Tuning, Way, made_for
+from amp_tf.tools.tuning.tuning import EVERYTHING, Journal, Tuning, Way
 from amp_tf.values import file_of_patterns
 
 NOT_FOUND = 1
@@ -66,7 +66,6 @@ def run(args: argparse.Namespace) -> int:
         most_runs=args.max_runs,
         tell=_tell,
         progress=on_stderr("amp-tf tune"),
-        made=made_for(config, hardware_for(config)),
         given=tuple(config.keep_float32),
     )
     try:

@@ -488,6 +488,7 @@ def test_a_loop_in_float16_that_does_not_scale_its_loss_is_told(compare, wrapper
     options = ["--precision", "float16", "--target", "cpu", "--output", "keep.txt"]
     ended = compare(_script(tmp_path, text), *options)
     first, second, *_ = ended.out.splitlines()
+    assert "as they are after 1 call of it" in ended.out
     assert (tmp_path / "keep.txt").exists() == bool(wrapper)
     if wrapper:
         assert first.startswith("train_step: "), ended.err

@@ -37,12 +37,14 @@ def rounds_of(ratios, most=12, minutes=10.0):
     """The ways in their order, and the runs, of a program with given ratios."""
     ways = []
     told = []
+    shown = []
 
     def once(is_mixed):
         ways.append(is_mixed)
         return run(10.0 if is_mixed else 10.0 * ratios[(len(ways) - 1) // 2])
 
-    float32, mixed = take_rounds(once, most, minutes, told.append)
+    float32, mixed = take_rounds(once, most, minutes, told.append, shown.append)
+    assert shown[0] == f"round 1 of at most {max(most, 3)}: with amp_tf"
     assert len(told) == len(float32) == len(mixed)
     return ways, float32, told
 

@@ -189,14 +189,14 @@ def test_two_tunings_in_one_folder_do_not_meet(tmp_path):
 
 def test_a_file_says_what_was_measured_and_when_and_is_read_as_it_was_written(tmp_path):
     program = Weak(PATHS, ("m/e/dense/MatMul",), findings("m/e/dense/MatMul"))
-    found = tuning(program, tmp_path, made="bfloat16 on CPU").for_accuracy()
+    found = tuning(program, tmp_path).for_accuracy()
     file = tmp_path / "keep.txt"
     found.write(file)
     text = re.sub(r"\d{4}-\d\d-\d\d", "DATE", file.read_text())
     assert (
         text
         == f"""\
-# amp-tf tune: bfloat16 on CPU, DATE
+# amp-tf tune: float16 on GPU, TensorFlow 2.20.0, DATE
 # accuracy: 0.9 and 0.9 in float32, 0.4 with nothing in float32, 0.9 with what is below
 # good is at least 0.89; {found.runs} runs; without any one of them it does not suffice
 # Read with AMP_TF_KEEP_FLOAT32=@keep.txt

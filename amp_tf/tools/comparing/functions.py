@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from amp_tf.errors import GraphError
 from amp_tf.oplists.table import PRODUCTS
+from amp_tf.reporting.text import plural
 from amp_tf.tools.comparing.calls import Call, Calls, Repeated
 from amp_tf.tools.comparing.flattening import every_node
 
@@ -59,7 +60,8 @@ class Functions:
         """Compares the function that trains with its calls so far, if there are any."""
         calls = self._calls.get(self._trains)
         if calls is not None and self._training.claim():
-            after = f"the variables as they are after {len(calls.kept)} calls of it"
+            count = plural(len(calls.kept), "call")
+            after = f"the variables as they are after {count} of it"
             self._compare(calls, after)
 
     def _call(self, original: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:

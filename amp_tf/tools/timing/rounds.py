@@ -188,9 +188,10 @@ def take_rounds(
     until = time.monotonic() + _MINUTE * minutes
     runs: dict[bool, list[Run]] = {False: [], True: []}
     ratios: list[float] = []
-    for number in range(1, max(rounds, LEAST_ROUNDS) + 1):
+    most = max(rounds, LEAST_ROUNDS)
+    for number in range(1, most + 1):
         for is_mixed in (True, False) if number % 2 else (False, True):
-            with during(progress, f"round {number} of at most {rounds}: {_WAYS[is_mixed]}"):
+            with during(progress, f"round {number} of at most {most}: {_WAYS[is_mixed]}"):
                 runs[is_mixed].append(run(is_mixed))
         float32 = runs[False][-1].median
         mixed = runs[True][-1].median

@@ -21,15 +21,11 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
-from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, ConfigError
 from amp_tf.files import read_regular
-from amp_tf.oplists.hardware import Hardware
-from amp_tf.oplists.targets import resolve_target
 from amp_tf.reporting import files
 from amp_tf.tools import some
 from amp_tf.tools.comparing.comparison import Comparison
@@ -87,7 +83,6 @@ class Tuning:
     most_runs: int = 40  #: how many runs may be made, those of earlier calls included
     tell: Callable[[str], None] = silent  #: called with a line for each run
     progress: Progress = silent  #: called with what is being done
-    made: str = ""  #: what is tuned, for people
     given: tuple[str, ...] = ()  #: the patterns of the settings, which every run has
 
     def __post_init__(self) -> None:
@@ -250,7 +245,7 @@ class Tuning:
             trades=tuple(self._trades.values()),
             runs=len(runs),
             proof=self._proof(items, is_minimal),
-            made=self.made,
+            made=_made_by(self.journal.read(_MIXED)),
             given=self.given,
             why=why,
         )
@@ -383,12 +378,11 @@ def _digests_of(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def made_for(config: AmpConfig, hardware: Hardware) -> str:
-    """Tells the target of a tuning in words, such as ``bfloat16 on CPU, TensorFlow 2.20.0``."""
-    target = resolve_target(config, hardware).target
-    found = [] if target is None else [f"{target.precision.value} on {target.device_type}"]
-    for name in ("tensorflow-cpu", "tensorflow"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found.append(f"TensorFlow {metadata.version(name)}")
-            break
-    return ", ".join(found)
+def _made_by(report: Mapping[str, Any]) -> str:
+    """Tells what a run was made with, such as ``bfloat16 on CPU, TensorFlow 2.20.0``."""
+    device = "CPU"
+    for one in report["devices"]:
+        if one["type"] == "GPU":
+            device = "GPU"
+    precisions = " and ".join(report["precisions"])
+    return f"{precisions} on {device}, TensorFlow {report['process']['tensorflow']}"
