@@ -27,8 +27,8 @@ _PATIENCE_S = 30.0  # a program that is ended may save something first, or ignor
 _GRACE_S = 1.0  # helpers of a program that has ended may clean up
 _GLANCE_S = 0.1
 _MOST_GLANCES = 20  # at processes that are killed: one that waits for a disk may stay
-# What amp_tf logs, as absl or the program's own logging prints it. It may stand behind unfinished
-# text of the program's.
+# A line of amp_tf's, as absl or the program's own logging prints it, perhaps behind text of the
+# program's that has no end of line.
 _OURS = re.compile(
     r"(?:^|(?:INFO|WARNING|ERROR)\b.*?\b|[IWEF]\d{4} .*?\] )amp_tf: .*", re.MULTILINE
 )
@@ -39,8 +39,8 @@ def environment_of_run(config: AmpConfig, *, is_on: bool) -> dict[str, str]:
     """Returns the environment for a command with amp_tf on by a configuration, or off.
 
     The environment decides, whatever the program itself turns on. No variable of this process' own
-    settings stays: a default value of the configuration has none that would replace it. Whether the
-    loss is scaled is no part of a configuration, so that variable does.
+    settings stays: a default value of the configuration has none that would replace it. The
+    variable of loss scaling stays, because it is no part of a configuration.
     """
     ours = {row.name for row in ENV_VARS} - {LOSS_SCALING_VAR}
     others = {name: text for name, text in os.environ.items() if name not in ours}

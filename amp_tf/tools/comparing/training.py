@@ -99,27 +99,24 @@ class CompareRequest:
 
     def read_answer(self) -> Comparison | None:
         """Reads the comparison; ``None`` where there is none yet."""
-        name = _FORWARD
-        if self.is_claimed:
-            name = _TRAINED
-        with contextlib.suppress(FileNotFoundError):
-            return Comparison.of_plain(json.loads((self.folder / name).read_text()))
-        return None
+        plain = self._read(_TRAINED if self.is_claimed else _FORWARD)
+        if plain is None:
+            return None
+        return Comparison.of_plain(plain)
 
     def read_error(self) -> str:
         """Reads why there is no comparison; empty where nothing failed."""
-        name = _ERROR
-        if self.is_claimed:
-            name = _TRAINING_ERROR
-        with contextlib.suppress(FileNotFoundError):
-            return str(json.loads((self.folder / name).read_text()))
-        return ""
+        return self._read(_TRAINING_ERROR if self.is_claimed else _ERROR) or ""
 
     def read_crash(self) -> str:
         """Reads the error of the program's own that ended a process; empty where none did."""
+        return self._read(_CRASH) or ""
+
+    def _read(self, name: str) -> Any:
+        """Reads an answer; ``None`` where there is none."""
         with contextlib.suppress(FileNotFoundError):
-            return str(json.loads((self.folder / _CRASH).read_text()))
-        return ""
+            return json.loads((self.folder / name).read_text())
+        return None
 
     def interrupt(self) -> None:
         """Notes that the user has interrupted the program."""
