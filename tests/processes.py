@@ -118,6 +118,14 @@ def run(
     return ended
 
 
+def is_running(process: int) -> bool:
+    """Tells whether a process has not ended, also where nobody has waited for it."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 def stop_zygotes() -> None:
     """Ends those that wait for programs."""
     while _zygotes:
@@ -191,7 +199,7 @@ def _zygote_for(environ: dict[str, str]) -> _Zygote:
     environ = {
         name: value
         for name, value in environ.items()
-        if not name.startswith((*_READ_LATER, "AMP_TF"))
+        if not name.startswith((*_READ_LATER, "AMP_TF", "_AMP_TF"))
     }
     if is_older:
         environ["PYTHONPATH"] = _AS_CPU

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from amp_tf.cli.options import hardware_for, load_signature, read_config, read_inputs
-from amp_tf.cli.programs import run_program
+from amp_tf.cli.programs import name_status, run_program
 from amp_tf.cli.run import NOT_FOUND, NOT_STARTED, bootstrapped
 from amp_tf.config import DISABLE_VAR
 from amp_tf.errors import AmpError
@@ -96,7 +96,9 @@ def compare_script(
         tool = {TOOL: "comparing.training", FOLDER: folder}
         environ = {**bootstrapped(os.environ), **tool, DISABLE_VAR: "1"}
         try:
-            status = run_program(command, environ, output, lambda: request.is_answered)
+            status = run_program(
+                command, environ, output, lambda: request.is_answered, request.interrupt
+            )
         except OSError as error:
             why = f"{command[0]} cannot be started: {error.strerror}."
             print(f"amp-tf compare: {why}", file=sys.stderr)
@@ -105,28 +107,52 @@ def compare_script(
             return NOT_STARTED
         found = request.read_answer()
         if found is not None:
-            return found
+            return _with_failure(found, request, status)
         why = request.read_error()
         interrupted = _BY_SIGNAL + signal.SIGINT
-        if not why and status in (-signal.SIGINT, interrupted):
+        if not why and (request.is_interrupted or status in (-signal.SIGINT, interrupted)):
             print("amp-tf compare: interrupted", file=sys.stderr)
             return interrupted
-        why = why or _why_nothing(status, request.folder)
+        why = why or _why_nothing(request, status)
         print(f"amp-tf compare: {' '.join(command)}: {why}", file=sys.stderr)
         return NOT_COMPARED
 
 
-def _why_nothing(status: int, folder: Path) -> str:
+def _with_failure(found: Comparison, request: CompareRequest, status: int) -> Comparison:
+    """Returns a comparison with a note where the program itself failed."""
+    # The program ends by itself, or is killed as it goes on; a comparison of training ends it.
+    usual = [0, -signal.SIGKILL]
+    if request.is_answered:
+        usual.append(int(not found.is_healthy))
+    failure = ""
+    if crash := request.read_crash():
+        failure = f"the program itself failed: {crash}"
+    elif status not in usual and not request.is_interrupted:
+        failure = f"the program itself ended with {name_status(status)}"
+    if not failure:
+        return found
+    return dataclasses.replace(found, notes=(*found.notes, failure))
+
+
+def _why_nothing(request: CompareRequest, status: int) -> str:
     """Says why a program that ended gave no answer."""
+    if crash := request.read_crash():
+        return f"it failed before its step was compared: {crash}"
     how = "it ended"
     if status:
-        how = f"it ended with status {status}"
-    if not (folder / PYTHON).exists():
+        how = f"it ended with {name_status(status)}"
+    if request.is_claimed:
+        how = f"{how} while its step was compared"
+        if status in (-signal.SIGKILL, _BY_SIGNAL + signal.SIGKILL):
+            how = f"{how}, as where memory is short. Comparing needs more than training: try "
+            return f"{how}smaller batches."
+        return f"{how}."
+    if not (request.folder / PYTHON).exists():
         return (
             f"{how}, and started no Python in which amp_tf is installed. Install amp_tf in that "
             "environment."
         )
-    if not (folder / TENSORFLOW).exists():
+    if not (request.folder / TENSORFLOW).exists():
         return f"{how} before it imported TensorFlow. Write the command that trains after --."
     return (
         f"{how} and ran nothing that can be compared: no fit, evaluate or predict, no tf.function "

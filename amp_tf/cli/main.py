@@ -251,7 +251,8 @@ def _add_time(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         default="",
         help="what to time: fit, evaluate, predict, a tf.function's name, or the names of what a "
-        "session fetches; by default fit, else what takes longest",
+        "session fetches; by default fit, else what takes longest of what has a matmul or "
+        "convolution",
     )
     parser.add_argument(
         "--rounds",
@@ -330,7 +331,8 @@ COMMANDS: Mapping[str, Command] = {
         "Runs a step in float32 and in 16 bit, and says where 16 bit goes wrong and which setting "
         "fixes it. The step is the training step of a script, which then exits, or a call of a "
         "saved model's signature. Status 0: healthy; 1: not healthy; 2: nothing was compared (a "
-        "wrong option, model or file of inputs, or a script that runs nothing to compare).",
+        "wrong option, model or file of inputs, or a script that runs nothing to compare or fails "
+        "before).",
         _add_compare,
         usage="amp-tf compare [options] -- python train.py [argument ...]\n"
         "       amp-tf compare [options] MODEL --inputs FILE",

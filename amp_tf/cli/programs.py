@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -12,20 +13,36 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.cli.run import bootstrapped
-from amp_tf.config import DISABLE_VAR, ENABLE_VAR, SWITCH_VARS, AmpConfig, variables_of
+from amp_tf.config import (
+    DISABLE_VAR,
+    ENABLE_VAR,
+    ENV_VARS,
+    LOSS_SCALING_VAR,
+    AmpConfig,
+    variables_of,
+)
+from amp_tf.tools.starting import FOLDER
 
 _PATIENCE_S = 30.0  # a program that is ended may save something first, or ignore it
+_GRACE_S = 1.0  # helpers of a program that has ended may clean up
 _GLANCE_S = 0.1
-_OURS = "INFO:absl:amp_tf"
+_MOST_GLANCES = 20  # at processes that are killed: one that waits for a disk may stay
+# A line of amp_tf's, as absl or the program's own logging prints it, perhaps behind text of the
+# program's that has no end of line.
+_OURS = re.compile(
+    r"(?:^|(?:INFO|WARNING|ERROR)\b.*?\b|[IWEF]\d{4} .*?\] )amp_tf: .*", re.MULTILINE
+)
 _LAST_WORDS = 200  # characters of the output of a run that failed
 
 
 def environment_of_run(config: AmpConfig, *, is_on: bool) -> dict[str, str]:
     """Returns the environment for a command with amp_tf on by a configuration, or off.
 
-    The environment decides, whatever the program itself turns on.
+    The environment decides, whatever the program itself turns on. No variable of this process' own
+    settings stays: a default value of the configuration has none that would replace it. The
+    variable of loss scaling stays, because it is no part of a configuration.
     """
-    ours = (DISABLE_VAR, *SWITCH_VARS[:2])
+    ours = {row.name for row in ENV_VARS} - {LOSS_SCALING_VAR}
     others = {name: text for name, text in os.environ.items() if name not in ours}
     environ = {**bootstrapped(others), **variables_of(config)}
     switch = DISABLE_VAR
@@ -38,12 +55,16 @@ def run_program(
     command: Sequence[str],
     environ: Mapping[str, str],
     output: Path | None,
-    has_answered: Callable[[], bool] = lambda: False,
+    has_answered: Callable[[], object] = lambda: False,
+    on_interrupt: Callable[[], None] = lambda: None,
 ) -> int:
     """Runs a command until it ends, or half a minute after it has answered; returns its status.
 
-    With an ``output``, the file where its output goes, it runs in the background. SIGTERM and
-    SIGHUP end it by the SystemExit that :func:`amp_tf.cli.main.main` makes of them.
+    ``has_answered`` is true once no other process of the command has anything to add.
+
+    With an ``output``, the file where its output goes, it runs in the background. Without,
+    ``on_interrupt`` is called where the user presses Ctrl-C, which the program gets, too. SIGTERM
+    and SIGHUP end it by the SystemExit that :func:`amp_tf.cli.main.main` makes of them.
 
     Raises:
         OSError: it cannot be started.
@@ -52,7 +73,7 @@ def run_program(
         log = None
         if output is not None:
             log = stack.enter_context(output.open("wb"))
-        program = stack.enter_context(_started(command, environ, log))
+        program = stack.enter_context(_started(command, environ, log, on_interrupt))
         deadline = float("inf")
         while program.poll() is None and time.monotonic() < deadline:
             time.sleep(_GLANCE_S)
@@ -63,12 +84,15 @@ def run_program(
 
 @contextlib.contextmanager
 def _started(
-    command: Sequence[str], environ: Mapping[str, str], log: Any
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    log: Any,
+    on_interrupt: Callable[[], None],
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Starts a command that ends with this process, and at the latest with the block.
 
-    With a ``log``, all that it started ends with it. Without, its output goes where that of this
-    process goes, and Ctrl-C of the terminal is left to the program.
+    All that it started ends with it. Without a ``log`` its output goes where that of this process
+    goes, and Ctrl-C of the terminal is left to the program.
     """
     before: Any = None
     nothing = None
@@ -84,27 +108,71 @@ def _started(
             stderr=log,
             start_new_session=log is not None,
         )
-        if log is None:  # only now: the program would begin with it ignored, too
-            before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Only now: a program that is started while it is ignored ignores it, too.
+        if log is None and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+            before = signal.signal(signal.SIGINT, lambda *_: on_interrupt())
         yield program
     finally:
-        if program is not None and program.poll() is None:
-            if log is not None:
-                os.killpg(program.pid, signal.SIGKILL)
-            else:
-                program.kill()
-            program.wait()
+        if program is not None:
+            _end(program, environ[FOLDER], has_group=log is not None)
         if before is not None:
             signal.signal(signal.SIGINT, before)
 
 
+def _end(program: subprocess.Popen[bytes], folder: str, *, has_group: bool) -> None:
+    """Ends a program and all that it started, which may have been left behind.
+
+    Args:
+        program: it may have ended.
+        folder: what the environment of its processes names.
+        has_group: whether they are a group of their own, except those that have left it.
+    """
+    until = time.monotonic() + _GRACE_S
+    while program.poll() is not None and _find_started(folder) and time.monotonic() < until:
+        time.sleep(_GLANCE_S)
+    if has_group:
+        with contextlib.suppress(OSError):  # nothing is left of it
+            os.killpg(program.pid, signal.SIGKILL)
+    if program.poll() is None:
+        program.kill()
+    program.wait()
+    for _ in range(_MOST_GLANCES):
+        found = _find_started(folder)
+        if not found:
+            return
+        for process in found:
+            with contextlib.suppress(OSError):  # it has ended by now
+                os.kill(process, signal.SIGKILL)
+        time.sleep(_GLANCE_S)
+
+
+def _find_started(folder: str) -> list[int]:
+    """Finds the processes whose environment names a folder; none where there is no ``/proc``."""
+    mark = f"{FOLDER}={folder}\0".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if mark in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+def name_status(status: int) -> str:
+    """Names the status of a program for people, such as ``status 3`` or ``signal 9``."""
+    if status < 0:
+        return f"signal {-status}"
+    return f"status {status}"
+
+
+def without_our_lines(output: str) -> str:
+    """Returns what a program printed itself, of its output with amp_tf's own lines."""
+    return _OURS.sub("", output)
+
+
 def how_it_ended(status: int, output: str) -> str:
     """Returns how a run of a command failed, with the last line that it printed itself."""
-    how = f"status {status}"
-    if status < 0:
-        how = f"signal {-status}"
     last = "it printed nothing"
-    for line in output.splitlines():
-        if line.strip() and not line.startswith(_OURS):
+    for line in without_our_lines(output).splitlines():
+        if line.strip():
             last = line[-_LAST_WORDS:].strip()
-    return f"it ended with {how}: {last}"
+    return f"it ended with {name_status(status)}: {last}"

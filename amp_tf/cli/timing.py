@@ -16,6 +16,7 @@ from amp_tf.cli.options import read_config
 from amp_tf.cli.programs import environment_of_run, how_it_ended, run_program
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
+from amp_tf.reporting.text import plural
 from amp_tf.tools.progress import on_stderr
 from amp_tf.tools.starting import FOLDER, PYTHON, TOOL
 from amp_tf.tools.timing.recording import LEAST, STEP
@@ -71,7 +72,7 @@ class TimedScript:
             begin = time.perf_counter()
             try:
                 status = run_program(
-                    self.command, environ, output, lambda: any(place.glob("*.json"))
+                    self.command, environ, output, lambda: _read_answer(place).get("is_enough")
                 )
             except OSError as error:
                 raise self._error(f"cannot be started ({error.strerror})") from None
@@ -79,6 +80,7 @@ class TimedScript:
             if not answer.get("is_enough"):
                 text = output.read_text(errors="replace")
                 self._check_end(status, text, answer, (place / PYTHON).exists())
+        is_named = bool(self.step)
         self.step = answer["step"]
         self.device = answer["device"]
         if is_mixed:
@@ -88,6 +90,11 @@ class TimedScript:
                     "Leave the variable out, and nothing is lost; or name a precision, as with "
                     "--precision bfloat16"
                 )
+                if not is_named:
+                    fix = (
+                        f"If the program does something else later than {self.step}, name that "
+                        f"with --step, such as --step fit. If not: {fix[0].lower()}{fix[1:]}"
+                    )
                 raise self._error(f"there is nothing to time ({answer['summary']})", fix)
         return Run(tuple(answer["step_ms"]), answer["first_end"] - begin, answer["peak_mib"])
 
@@ -106,8 +113,8 @@ class TimedScript:
         count = len(answer["step_ms"])
         if count < LEAST:
             what = (
-                f"it made {answer['calls']} steps of {answer['step']}, of which {count} count, "
-                f"and {LEAST} are needed"
+                f"it made {plural(answer['calls'], 'step')} of {answer['step']}, of which {count} "
+                f"count, and {LEAST} are needed"
             )
             raise self._error(what, f"Let it make more, as by more epochs. {_A_STEP}")
 

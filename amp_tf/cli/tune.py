@@ -15,11 +15,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from amp_tf.cli.compare import compare_script
-from amp_tf.cli.options import hardware_for, read_config
-from amp_tf.cli.programs import environment_of_run, how_it_ended, run_program
+from amp_tf.cli.options import read_config
+from amp_tf.cli.programs import (
+    environment_of_run,
+    how_it_ended,
+    run_program,
+    without_our_lines,
+)
 from amp_tf.config import AmpConfig, variable_of
 from amp_tf.errors import AmpError, ConfigError
 from amp_tf.reporting import files
+from amp_tf.reporting.text import plural
 from amp_tf.tools import keeping
 from amp_tf.tools.comparing.comparison import Comparison
 from amp_tf.tools.comparing.training import CompareRequest
@@ -27,7 +33,7 @@ from amp_tf.tools.progress import on_stderr
 from amp_tf.tools.starting import FOLDER, TOOL
 from amp_tf.tools.tuning.metrics import ANSWER
 from amp_tf.tools.tuning.result import Goal, Outcome, read_goal
-from amp_tf.tools.tuning.tuning import EVERYTHING, Journal, Tuning, Way, made_for
+from amp_tf.tools.tuning.tuning import EVERYTHING, Journal, Tuning, Way
 from amp_tf.values import file_of_patterns
 
 NOT_FOUND = 1
@@ -48,15 +54,19 @@ def run(args: argparse.Namespace) -> int:
         "most": goal.most,
         "settings": dataclasses.asdict(config),
     }
-    journal = Journal(path.with_name(f"{path.name}.runs"), head)
+    words = [word.rpartition("=")[2] for word in args.command]  # as in --settings=large.yaml
+    journal = Journal(path.with_name(f"{path.name}.runs"), head, words)
+    if journal.runs:
+        runs = plural(len(journal.runs), "run")
+        _tell(f"goes on with {runs} of before; to begin anew, delete {journal.folder}")
     tuning = Tuning(
         TunedScript(args.command, config, goal.metric, journal.folder),
         goal,
         journal,
         most_runs=args.max_runs,
-        tell=lambda line: print(f"amp-tf tune: {line}", file=sys.stderr, flush=True),
+        tell=_tell,
         progress=on_stderr("amp-tf tune"),
-        made=made_for(config, hardware_for(config)),
+        given=tuple(config.keep_float32),
     )
     try:
         tuned = tuning.for_accuracy()
@@ -77,6 +87,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _tell(line: str) -> None:
+    print(f"amp-tf tune: {line}", file=sys.stderr, flush=True)
+
+
 def _goal(args: argparse.Namespace) -> Goal:
     """Reads the goal, with a check of the expression for a number that the program prints."""
     if args.metric.startswith(PRINTED):
@@ -93,6 +107,7 @@ def _goal(args: argparse.Namespace) -> Goal:
 
 
 PRINTED = "stdout:"  #: before a regular expression for a number that the program prints
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _PATTERNS = "patterns.txt"
 
 
@@ -111,10 +126,10 @@ class TunedScript:
             prefix="run-", dir=self.folder, ignore_cleanup_errors=True
         ) as name:
             place = Path(name)
-            kept = (*self.config.keep_float32, *patterns)
             if way is Way.NOTHING:
-                kept = EVERYTHING
-            (place / _PATTERNS).write_text("\n".join(kept))  # a variable may be too short for them
+                patterns = EVERYTHING
+            # A variable may be too short for them.
+            (place / _PATTERNS).write_text("\n".join(patterns))
             output = place / "output.txt"
             status = run_program(self.command, self._environ(way, place), output)
             text = output.read_text(errors="replace")
@@ -136,10 +151,10 @@ class TunedScript:
     def _read_metric(self, place: Path, text: str) -> tuple[float | None, str]:
         """Returns the metric's value, or ``None`` and why there is none."""
         if self.metric.startswith(PRINTED):
-            found = re.findall(self.metric.removeprefix(PRINTED), text)
-            with contextlib.suppress(ValueError, IndexError):
-                return float(found[-1]), ""
-            return None, f"the program gave no {self.metric}"
+            value = _last_number(self.metric.removeprefix(PRINTED), without_our_lines(text))
+            if value is None:
+                return None, f"the program gave no {self.metric}"
+            return value, ""
         metrics = {}
         with contextlib.suppress(FileNotFoundError):
             metrics = json.loads((place / ANSWER).read_text())
@@ -165,3 +180,19 @@ class TunedScript:
             environ[variable_of("report_path")] = str(place)
             environ[variable_of("keep_float32")] = file_of_patterns(place / _PATTERNS)
         return environ
+
+
+def _last_number(pattern: str, text: str) -> float | None:
+    """Returns the number at which the last match of an expression's group begins.
+
+    It is read to its end: the group may leave out an exponent.
+    """
+    last = ""
+    for found in re.finditer(pattern, text):
+        last = found[1] or ""
+        number = _NUMBER.match(text, found.start(1))
+        if last and number is not None and len(number[0]) > len(last):
+            last = number[0]
+    with contextlib.suppress(ValueError):
+        return float(last)
+    return None

@@ -52,8 +52,9 @@ class Runtime:
     warned: set[str] = dataclasses.field(default_factory=set)
     #: what hooks add to the line at exit
     parts: list[Callable[[], str]] = dataclasses.field(default_factory=list)
-    #: called after each step with its way, name, seconds and count, where the program is timed
-    on_step: Callable[[str, str, float, int], None] | None = None
+    #: called after each step with its way, name, seconds, count and subject, where the program is
+    #: timed; the subject is a ``tf.function``, a session with what it fetches, or ``None`` of Keras
+    on_step: Callable[[str, str, float, int, Any], None] | None = None
     #: the switch's handles, of which the last one is on
     stack: list[Any] = dataclasses.field(default_factory=list)
     refused: str = ""  #: the error in the environment, if that is why amp_tf is off

@@ -97,7 +97,7 @@ def reset() -> None:
         state.record(_Table).clear()
 
 
-def _add(way: str, name: str, seconds: float, count: int) -> None:
+def _add(way: str, name: str, seconds: float, count: int, subject: Any = None) -> None:
     with state.current().lock:
         table = state.record(_Table)
         table.setdefault((way, name), _Steps()).add(seconds, count)
@@ -105,7 +105,7 @@ def _add(way: str, name: str, seconds: float, count: int) -> None:
             del table[min(table, key=lambda kind: table[kind].total)]
     on_step = state.current().on_step
     if on_step is not None:
-        on_step(way, name, seconds, count)
+        on_step(way, name, seconds, count, subject)
 
 
 def _begin(original: Any, self: Any, /, batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -142,17 +142,17 @@ def _call_model(original: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
 def _call_function(original: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     if not _is_a_step(function):
         return original(function, *args, **kwargs)
-    with _timing(FUNCTION, str(getattr(function, "__name__", "a function"))):
+    with _timing(FUNCTION, str(getattr(function, "__name__", "a function")), function):
         return original(function, *args, **kwargs)
 
 
 def _run_session(original: Any, session: Any, /, fetches: Any, *args: Any, **kwargs: Any) -> Any:
-    with _timing(SESSION, _name_of(fetches)):
+    with _timing(SESSION, _name_of(fetches), (session, fetches)):
         return original(session, fetches, *args, **kwargs)
 
 
 @contextlib.contextmanager
-def _timing(way: str, name: str) -> Iterator[None]:
+def _timing(way: str, name: str, subject: Any = None) -> Iterator[None]:
     """Measures a call. Calls inside it are not counted, and neither is a call that raises."""
     here = state.current().here
     if getattr(here, "is_timed", False) or state.is_collecting():
@@ -165,7 +165,7 @@ def _timing(way: str, name: str) -> Iterator[None]:
     finally:
         here.is_timed = False
     with _unmeasured:
-        _add(way, name, time.perf_counter() - begin, 1)
+        _add(way, name, time.perf_counter() - begin, 1, subject)
 
 
 def _is_a_step(function: Any) -> bool:

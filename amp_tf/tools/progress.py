@@ -17,7 +17,7 @@ Progress = Callable[[str], None]  #: called with what is being done; with an emp
 _EVERY_S = 30.0
 _WIDTH = 79
 _MINUTE = 60
-_HOUR = 3600
+_HOUR = 60  # minutes
 
 
 def silent(_: str) -> None:
@@ -45,10 +45,11 @@ def lasting(seconds: float) -> str:
     """Returns a time for people, such as ``40 s``, ``3 min`` or ``1 h 20 min``."""
     if seconds < 2 * _MINUTE:
         return f"{seconds:.0f} s"
-    if seconds < _HOUR:
-        return f"{seconds / _MINUTE:.0f} min"
-    hours, rest = divmod(seconds, _HOUR)
-    return f"{hours:.0f} h {rest / _MINUTE:.0f} min"
+    minutes = round(seconds / _MINUTE)
+    if minutes < _HOUR:
+        return f"{minutes} min"
+    hours, rest = divmod(minutes, _HOUR)
+    return f"{hours} h {rest} min"
 
 
 def _on_terminal(text: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from amp_tf.cli.main import main
+from amp_tf.values import read_pattern_file
 
 ARGUMENTS = ("--precision", "float16", "--target", "cpu")
 
@@ -47,14 +48,22 @@ def test_one_that_goes_wrong_has_status_1_and_a_file_that_mends_it(model, tmp_pa
     assert re.search(r"\n# overflow at \S*first/MatMul: ", file.read_text())
     patterns = [line for line in lines if line and not line.startswith("#")]
     assert f"AMP_TF_KEEP_FLOAT32={','.join(patterns)}\n" in out.replace("'", "")
+    # It is healthy by the file alone, so the file has to stay as it is.
     assert main([*command, "--output", str(file), "--keep-float32", f"@{file}"]) == 0
-    assert "\n# healthy, so nothing has to stay in float32\n" in file.read_text()
+    assert f"It was compared with {patterns[0]}" in capsys.readouterr().out
+    assert "\n# healthy with what is below in float32, as it was compared\n" in file.read_text()
+    assert list(read_pattern_file(str(file), where="test")) == patterns
 
 
 def test_a_healthy_model_has_status_0(model, tmp_path, capsys):
-    assert main(["compare", model, "--inputs", _inputs(tmp_path, 1), *ARGUMENTS]) == 0
-    assert "healthy in float16" in (out := capsys.readouterr().out)
+    file = tmp_path / "keep.txt"
+    command = ["compare", model, "--inputs", _inputs(tmp_path, 1), *ARGUMENTS]
+    assert main([*command, "--output", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "healthy in float16" in out
     assert "1 batch)" in out
+    assert "It was compared with" not in out
+    assert "\n# healthy, so nothing has to stay in float32\n" in file.read_text()
 
 
 def test_where_auto_converts_nothing_what_a_gpu_would_run_is_compared(

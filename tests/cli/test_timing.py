@@ -72,8 +72,7 @@ def command(here, program):
 @pytest.mark.process
 @pytest.mark.parametrize("step", PROGRAMS)
 def test_a_program_of_each_kind_is_timed_both_ways(here, step):
-    wanted = step if step in ("train_step", "train, loss:0") else ""
-    program = TimedScript(command(here, PROGRAMS[step]), BF16, wanted)
+    program = TimedScript(command(here, PROGRAMS[step]), BF16)
     mixed = program.run(True)
     float32 = program.run(False)
     assert program.step == step
@@ -121,12 +120,31 @@ while True:
 
 
 @pytest.mark.process
+def test_a_process_that_made_too_few_steps_does_not_end_the_one_that_trains(here, monkeypatch):
+    monkeypatch.setattr("amp_tf.cli.programs._PATIENCE_S", 0.5)
+    program = f"""
+import os, sys, time
+if os.fork() == 0:
+    import tensorflow as tf
+    tf.function(lambda x: tf.matmul(x, x))(tf.ones((4, 4)))
+    sys.exit()
+os.wait()
+time.sleep(2)  # longer than the command waits
+{PROGRAMS["fit"]}
+"""
+    script = TimedScript(command(here, program), BF16)
+    assert len(script.run(True).step_ms) == 13
+    assert script.step == "fit"
+
+
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("program", "why"),
     [
         ("print('no data'); raise SystemExit(3)", "it ended with status 3: no data."),
         ("print(1)", "it made no step. A step is a batch of fit, "),
         (f"{MODEL}model.fit(x, x, batch_size=4)", "it made 4 steps of fit, of which 1 count, and"),
+        (f"{MODEL}model.fit(x, x)", "it made 1 step of fit, of which 0 count, and 5 are"),
         (f"{MODEL}for _ in range(9): model(x)", "it made no step. A step is"),
         (
             "import tensorflow as tf\nf = tf.function(lambda x: x + 1.0)\n"
@@ -141,6 +159,16 @@ def test_a_program_that_cannot_be_timed_is_told_why(here, capsys, program, why):
     out, err = capsys.readouterr()
     assert f"amp-tf time: {' '.join(python)}: {why}" in err
     assert not out
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("named", [[], ["--step", "prepare"]])
+def test_where_a_step_of_no_products_was_chosen_it_is_advised_to_name_another(here, capsys, named):
+    python = command(here, f"{LOOP}for _ in range(9): prepare(tf.ones((8, 8)))")
+    assert main(["time", "--precision", "bfloat16", *named, "--", *python]) == 2
+    err = capsys.readouterr().err
+    assert "there is nothing to time (" in err
+    assert ("something else later than prepare, name that with --step" in err) is (not named)
 
 
 @pytest.mark.parametrize(

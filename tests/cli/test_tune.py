@@ -2,6 +2,7 @@
 goes on.
 """
 
+import math
 import os
 import re
 import signal
@@ -95,6 +96,31 @@ def test_a_program_that_cannot_be_started_or_has_no_metric_is_an_error(capsys, p
     assert why in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("printed", "expression", "value"),
+    [
+        ("loss: 0.5\nINFO:absl:amp_tf: 3 graphs; loss scale 2^15", r"loss\D*([0-9.]+)", 0.5),
+        ("loss: 0.5WARNING:absl:amp_tf: loss scale 2^15", r"loss\D*([0-9.]+)", 0.5),
+        ("loss: 0.5\nI1129 11:00:00.1 7 notices.py:6] amp_tf: loss 2", r"loss\D*([0-9.]+)", 0.5),
+        ("loss: 0.5\n2026-11-29 INFO amp_tf: loss scale 2^15", r"loss\D*([0-9.]+)", 0.5),
+        ("loss: 0.5\namp_tf: no report of the loss: 2", r"loss\D*([0-9.]+)", 0.5),
+        ("loss in float32: 1\nwith amp_tf: 0.5", r"amp_tf: ([0-9.]+)", 0.5),
+        ("loss 0.1\nloss 9.8e-05", "loss ([0-9.]+)", 9.8e-05),
+        ("loss 9.8E+05, 1", "loss ([0-9]+)", 9.8e05),
+        ("loss 0.1\nloss nan", r"loss (\S+)", None),
+        ("loss 1", "loss (2)?", None),
+    ],
+)
+def test_the_last_number_of_the_programs_own_is_the_metric(here, printed, expression, value):
+    (here / "printed").write_text(printed)
+    program = TunedScript(["cat", "printed"], AmpConfig(), f"stdout:{expression}", here)
+    found = program.run(Way.FLOAT32, ()).value
+    if value is None:
+        assert found is None or math.isnan(found)
+    else:
+        assert found == value
+
+
 def test_what_a_mended_program_gives_counts_and_no_failure_before_it(here, capsys):
     program = [*OPTIONS, "--", "sh", "-c", "cat data", "--key", "1234"]
     command = ["tune", "--metric", "stdout:loss ([0-9.]+)", *program]
@@ -116,6 +142,20 @@ def test_what_a_mended_program_gives_counts_and_no_failure_before_it(here, capsy
     )
 
 
+def test_a_changed_program_does_not_go_on_with_the_runs_of_the_one_before(here, capsys):
+    (here / "train.sh").write_text("echo run >> count; echo acc $(wc -l < count)")
+    metric = ["--metric", "stdout:acc ([0-9.]+)", "--max-rise", "0.5"]
+    command = ["tune", *metric, "--", "sh", "train.sh"]
+    assert main(command) == 2
+    assert "goes on" not in capsys.readouterr().err
+    assert main(command) == 2
+    err = capsys.readouterr().err
+    assert "amp-tf tune: goes on with 2 runs of before; to begin anew, delete " in err
+    (here / "train.sh").write_text("echo acc 1")
+    assert main(command) == 2
+    assert "another tuning (other content of train.sh)." in capsys.readouterr().err
+
+
 @pytest.mark.process
 def test_a_misspelt_metric_is_answered_by_those_of_the_last_fit_wherever_the_program_runs(here):
     (here / "train.py").write_text(
@@ -131,6 +171,22 @@ def test_a_misspelt_metric_is_answered_by_those_of_the_last_fit_wherever_the_pro
     assert outcome.value is None
     program = TunedScript([sys.executable, "train.py"], AmpConfig(), "loss", journal.folder)
     assert program.run(Way.FLOAT32, ()).value == pytest.approx(0, abs=10)
+
+
+@pytest.mark.process
+def test_the_patterns_that_a_tuning_is_given_stay_in_its_file(here, capsys):
+    (here / "train.py").write_text(
+        "import keras; keras.utils.set_random_seed(1);"
+        "layers = [keras.layers.Dense(8, name='first'), keras.layers.Dense(1)];"
+        "model = keras.Sequential(layers);"
+        "model.compile('sgd', 'mse'); x = keras.ops.ones((4, 4)); model.fit(x, x[:, :1])"
+    )
+    (here / "keep.txt").write_text("# mine\nlayer:first\n")
+    options = ["--metric", "loss", "--max-rise", "1", "--precision", "bfloat16"]
+    given = ["--keep-float32", "@keep.txt"]
+    assert main(["tune", *options, *given, "--", sys.executable, "train.py"]) == 0
+    assert "1 layer or node stays in float32: loss " in capsys.readouterr().out
+    assert read_pattern_file("keep.txt", where="test") == ("layer:first",)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -151,17 +207,9 @@ def test_what_the_program_started_ends_with_the_tuning(here, number):
     tuning.send_signal(number)
     assert tuning.wait() == 128 + number
     child = int((here / "child").read_text())
-    while _is_running(child) and time.monotonic() < deadline:
+    while processes.is_running(child) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not _is_running(child)
-
-
-def _is_running(process):
-    """Tells whether a process has not ended, also where nobody has waited for it."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    assert not processes.is_running(child)
 
 
 def test_a_configuration_reaches_the_program_by_its_variables(monkeypatch):

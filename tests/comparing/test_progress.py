@@ -83,7 +83,15 @@ def test_what_fails_is_not_told_of_any_more(log):
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.4, "0 s"), (119, "119 s"), (150, "2 min"), (3_000, "50 min"), (4_900, "1 h 22 min")],
+    [
+        (0.4, "0 s"),
+        (119, "119 s"),
+        (150, "2 min"),
+        (3_000, "50 min"),
+        (3_599, "1 h 0 min"),
+        (4_900, "1 h 22 min"),
+        (7_195, "2 h 0 min"),
+    ],
 )
 def test_times_are_for_people(seconds, text):
     assert progress.lasting(seconds) == text

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,94 @@ def test_a_script_that_is_interrupted_ends_without_a_traceback(compare, tmp_path
     assert (ended.status, ended.err) == (130, "amp-tf compare: interrupted\n")
 
 
+CALLS = """
+import os, signal, sys, time, tensorflow as tf
+signal.signal(signal.SIGINT, signal.default_int_handler)
+v = tf.Variable(tf.eye(8))
+@tf.function
+def forward(x):
+    return tf.matmul(x, v)
+@tf.function
+def train(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(forward(x))
+    v.assign_sub(0.1 * tape.gradient(loss, v))
+for _ in range(3):
+    {step}(tf.ones((4, 8)))
+def interrupt():  # both the command and the program, as a terminal does
+    os.kill(int(sys.argv[1]), signal.SIGINT)
+    time.sleep(1)
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+HANDLED = "try: interrupt()\nexcept KeyboardInterrupt: print('closed')"
+
+
+@pytest.fixture
+def interruptible():
+    """Interrupts reach the command, also where these tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("step", ["forward", "train"])
+@pytest.mark.parametrize("how", ["interrupt()", HANDLED], ids=["ends", "is handled"])
+def test_an_interrupt_begins_no_comparison(compare, step, how, tmp_path):
+    script = _script(tmp_path, CALLS.format(step=step) + how)
+    ended = compare(script, *ON_CPU, rest=[str(os.getpid())])
+    assert (ended.status, ended.err.splitlines()[-1]) == (130, "amp-tf compare: interrupted")
+    assert "healthy" not in ended.out
+
+
+def test_an_interrupt_that_closes_a_session_begins_no_comparison(compare, tmp_path):
+    text = FED.replace("print(", "os.kill(os.getpid(), 2 * (turn == 1)), print(", 1)
+    signals = "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    text = (GRAPH + text).format(behavior=REFERENCES, mean=0, turns=5)
+    ended = compare(_script(tmp_path, signals + text), *ON_CPU)
+    assert (ended.status, ended.err.splitlines()[-1]) == (130, "amp-tf compare: interrupted")
+    assert "healthy" not in ended.out
+
+
+@pytest.mark.parametrize(
+    ("step", "end", "status", "words"),
+    [
+        (
+            "forward",
+            "open('labels.csv')",
+            2,
+            "it failed before its step was compared: FileNotFoundError: [Errno 2] No such file",
+        ),
+        (
+            "train",
+            "raise ValueError('no more data')",
+            0,
+            "Note: the program itself failed: ValueError: no more data",
+        ),
+        ("forward", "sys.exit(3)", 0, "Note: the program itself ended with status 3"),
+    ],
+)
+def test_a_program_that_fails_is_told(compare, step, end, status, words, tmp_path):
+    ended = compare(_script(tmp_path, CALLS.format(step=step) + end), *ON_CPU)
+    assert ended.status == status, ended.err
+    assert words in ended.out + ended.err
+    assert ended.out.startswith(f"{step}: healthy in bfloat16 (") == (status == 0)
+
+
+def test_a_program_that_is_killed_while_it_is_compared_is_told(compare, tmp_path):
+    text = """
+import os, traceback
+def loss(y, p):
+    if any("tools/comparing" in frame.filename for frame in traceback.extract_stack()):
+        os.kill(os.getpid(), 9)  # as the kernel does where memory is short
+    return (y - p) ** 2
+"""
+    script = _script(tmp_path, text + FIT.format(more="", loss="loss", calls=1))
+    ended = compare(script, *ON_CPU)
+    assert ended.status == 2
+    assert "it ended with signal 9 while its step was compared, as where memory is" in ended.err
+
+
 def test_a_command_that_is_no_python_is_told(compare, tmp_path):
     assert (
         compare("nothing", command=("true",))
@@ -141,8 +230,9 @@ print("trained on", *model.fit(x, x[:, :1], batch_size=8, verbose=0).history["lo
 """
 
 
-def _fail(folder):
+def _fail(folder, *, trains=False):
     training = Training(CompareRequest(folder, AmpConfig(), 8))
+    assert not trains or training.claim()
     with pytest.raises(SystemExit) as ended, training.answering():
         raise ValueError("no data")
     assert ended.value.code == 2
@@ -154,13 +244,50 @@ def test_a_program_ends_also_where_the_command_has_ended(tmp_path):
     _fail(tmp_path / "gone")
 
 
-def test_what_another_process_found_counts_more_than_an_error(tmp_path):
+def test_the_error_of_a_process_ends_the_program_only_if_that_process_trains(tmp_path):
     request = CompareRequest(tmp_path, AmpConfig(), 8)
-    assert not request.is_answered
     _fail(tmp_path)
     assert request.read_error() == "ValueError: no data"
     assert request.read_answer() is None
+    assert not request.is_answered
+    _fail(tmp_path, trains=True)
     assert request.is_answered
+
+
+HELPER = """
+import os, sys, time
+if os.fork() == 0:  # another process, before the one that trains
+    import tensorflow as tf
+    @tf.function
+    def prepare(x):
+        return tf.cast(tf.matmul(x, x), {dtype})
+    prepare(tf.ones((16, 16)))
+    sys.exit()
+os.wait()
+time.sleep(2)  # longer than the command waits
+"""
+
+
+@pytest.mark.parametrize("dtype", ["tf.int32", "tf.float32"], ids=["fails", "is compared"])
+def test_what_another_process_answers_before_the_one_that_trains_does_not_count(
+    compare, dtype, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("amp_tf.cli.programs._PATIENCE_S", 0.5)
+    text = FIT.format(more="", loss="'mse'", calls=1)
+    ended = compare(_script(tmp_path, HELPER.format(dtype=dtype) + text), *ON_CPU)
+    assert ended.status == 0, ended.err
+    assert ended.out.startswith("sequential: healthy in bfloat16 (")
+
+
+def test_the_failure_of_the_process_that_trains_counts_more_than_what_another_one_found(
+    compare, tmp_path
+):
+    text = FIT.format(more=TABLE, loss="loss", calls=2)
+    script = _script(tmp_path, HELPER.format(dtype="tf.float32") + text)
+    ended = compare(script, *ON_CPU, "--steps", "3")
+    assert ended.status == 2
+    assert "neither a variable nor a tensor" in ended.err
+    assert "healthy" not in ended.out
 
 
 PROGRAM = """
@@ -361,6 +488,7 @@ def test_a_loop_in_float16_that_does_not_scale_its_loss_is_told(compare, wrapper
     options = ["--precision", "float16", "--target", "cpu", "--output", "keep.txt"]
     ended = compare(_script(tmp_path, text), *options)
     first, second, *_ = ended.out.splitlines()
+    assert "as they are after 1 call of it" in ended.out
     assert (tmp_path / "keep.txt").exists() == bool(wrapper)
     if wrapper:
         assert first.startswith("train_step: "), ended.err

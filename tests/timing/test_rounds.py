@@ -22,6 +22,9 @@ def run(ms, peak_mib=100.0):
         ([1.4, 0.8, 1.3], "too noisy to say after 3 rounds (1.13 ± 0.20 times): stop other work"),
         # With three rounds, two standard errors may well be chance.
         ([1.20, 1.35, 1.05], "too noisy to say after 3 rounds"),
+        # A standard error below 3 % does not say that nothing is lost: it may be a quarter.
+        ([1.07, 1.12, 1.18], "too noisy to say after 3 rounds (1.12 ± 0.03 times): stop other"),
+        ([0.93, 0.9, 0.84], "too noisy to say after 3 rounds (0.89 ± 0.03 times): stop other"),
     ],
 )
 def test_the_verdict_is_in_words(ratios, words):
@@ -34,12 +37,14 @@ def rounds_of(ratios, most=12, minutes=10.0):
     """The ways in their order, and the runs, of a program with given ratios."""
     ways = []
     told = []
+    shown = []
 
     def once(is_mixed):
         ways.append(is_mixed)
         return run(10.0 if is_mixed else 10.0 * ratios[(len(ways) - 1) // 2])
 
-    float32, mixed = take_rounds(once, most, minutes, told.append)
+    float32, mixed = take_rounds(once, most, minutes, told.append, shown.append)
+    assert shown[0] == f"round 1 of at most {max(most, 3)}: with amp_tf"
     assert len(told) == len(float32) == len(mixed)
     return ways, float32, told
 

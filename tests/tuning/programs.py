@@ -30,7 +30,13 @@ def report(*paths: str) -> dict[str, Any]:
         nodes.append(node(f"{path}/MatMul"))
         nodes.append(node(f"{path}/Tanh", 1e3))
         nodes.append(node(f"gradient_tape/{path}/MatMul/MatMul"))
-    return {"converted": len(nodes), "graphs": [{"nodes": nodes, "inserted_casts": []}]}
+    return {
+        "converted": len(nodes),
+        "precisions": ["float16"],
+        "devices": [{"type": "CPU"}, {"type": "GPU"}],
+        "process": {"tensorflow": "2.20.0"},
+        "graphs": [{"nodes": nodes, "inserted_casts": []}],
+    }
 
 
 @dataclasses.dataclass

@@ -65,6 +65,34 @@ def test_a_model_that_is_good_in_mixed_precision_needs_four_runs_and_nothing_in_
     )
 
 
+def test_patterns_of_the_settings_are_in_every_run_and_in_the_file(tmp_path):
+    given = ("layer:m/a/dense$",)
+    program = Weak(PATHS, ("m/a/dense/MatMul", "m/e/dense/MatMul"), findings("m/e/dense/MatMul"))
+    told = []
+    found = tuning(program, tmp_path, given=given, tell=told.append).for_accuracy()
+    assert found.patterns == (*given, "layer:m/e/dense$")
+    assert "run 4 of at most 40: nothing else in float32: accuracy 0.4" in told[4]
+    shown = str(found)
+    assert "2 layers or nodes stay in float32: accuracy 0.9" in shown
+    why = f"the settings keep {given[0]}; without any one of the others it does not suffice"
+    assert f"; {why}):\n" in shown
+    assert shown.splitlines()[-1].endswith(f"  {', '.join(found.patterns)}")
+    file = tmp_path / "keep.txt"
+    found.write(file)
+    assert read_pattern_file(str(file), where="test") == found.patterns
+    assert "0.4 with nothing else in float32, 0.9 with what is below" in file.read_text()
+    assert f"; {why}\n" in file.read_text()
+
+
+def test_patterns_of_the_settings_that_suffice_are_the_result(tmp_path):
+    given = ("layer:m/a/dense$",)
+    found = tuning(Weak(PATHS, ("m/a/dense/MatMul",)), tmp_path, given=given).for_accuracy()
+    assert found.patterns == given
+    assert found.runs == 4
+    assert "1 layer or node stays in float32: accuracy 0.9, 87.5% of matmul" in str(found)
+    assert f"(4 runs; the settings keep {given[0]}):" in str(found)
+
+
 def test_an_interrupted_tuning_goes_on_where_it_was(tmp_path):
     program = Weak(PATHS, ("m/e/dense/MatMul",))
     whole = tuning(Weak(PATHS, program.weak), tmp_path / "whole").for_accuracy()
@@ -91,6 +119,32 @@ def test_the_runs_of_another_tuning_are_an_error(tmp_path):
     del first
     with pytest.raises(ConfigError, match=r"holds the runs of another tuning \(other command\)"):
         Journal(tmp_path / "runs", {"command": ["b"], "most": 1})
+
+
+def test_the_runs_of_another_version_of_the_program_are_an_error(tmp_path):
+    """What the program itself writes is no part of it."""
+    script = tmp_path / "train.py"
+    log = tmp_path / "log.csv"
+    made = tmp_path / "model.h5"
+    script.write_text("print(1)")
+    log.write_text("epoch")
+    words = [*map(str, (script, log, made)), "--epochs", str(tmp_path)]
+    first = Journal(tmp_path / "runs", {"command": "a"}, words)
+    log.write_text("epoch, loss")
+    made.write_text("weights")
+    first.add("float32/1", Outcome(GOOD))
+    del first
+    log.write_text("")
+    made.write_text("better weights")
+    again = Journal(tmp_path / "runs", {"command": "a"}, words)
+    assert list(again.runs) == ["float32/1"]
+    del again
+    script.write_text("print(2)")
+    other = rf"the runs of another tuning \(other content of {script}\)\. Delete the folder"
+    with pytest.raises(ConfigError, match=other):
+        Journal(tmp_path / "runs", {"command": "a"}, words)
+    script.write_text("print(1)")
+    Journal(tmp_path / "runs", {"command": "a"}, words)
 
 
 def test_a_run_that_failed_in_the_search_is_not_kept_and_its_last_words_neither(tmp_path):
@@ -135,14 +189,14 @@ def test_two_tunings_in_one_folder_do_not_meet(tmp_path):
 
 def test_a_file_says_what_was_measured_and_when_and_is_read_as_it_was_written(tmp_path):
     program = Weak(PATHS, ("m/e/dense/MatMul",), findings("m/e/dense/MatMul"))
-    found = tuning(program, tmp_path, made="bfloat16 on CPU").for_accuracy()
+    found = tuning(program, tmp_path).for_accuracy()
     file = tmp_path / "keep.txt"
     found.write(file)
     text = re.sub(r"\d{4}-\d\d-\d\d", "DATE", file.read_text())
     assert (
         text
         == f"""\
-# amp-tf tune: bfloat16 on CPU, DATE
+# amp-tf tune: float16 on GPU, TensorFlow 2.20.0, DATE
 # accuracy: 0.9 and 0.9 in float32, 0.4 with nothing in float32, 0.9 with what is below
 # good is at least 0.89; {found.runs} runs; without any one of them it does not suffice
 # Read with AMP_TF_KEEP_FLOAT32=@keep.txt

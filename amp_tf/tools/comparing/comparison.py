@@ -11,7 +11,7 @@ from typing import Any
 from amp_tf.graph.names import matcher
 from amp_tf.precision import Precision
 from amp_tf.reporting.text import plural
-from amp_tf.tools import keeping
+from amp_tf.tools import keeping, some
 from amp_tf.tools.comparing.findings import Finding, keep_line
 from amp_tf.tools.comparing.nodes import NodeError
 from amp_tf.tools.comparing.verdicts import LIMIT, Output, Patterns, are_good, figure, roundoff
@@ -34,7 +34,7 @@ class Comparison:
     #: where it goes wrong, the largest errors first; empty if the model is healthy
     findings: tuple[Finding, ...] = ()
     #: for ``AmpConfig.keep_float32``: with these all outputs are good on all batches, which was
-    #: tried; none where nothing does that
+    #: tried; those of the settings come first; none where nothing does that
     patterns: Patterns = ()
     products: int = 0  #: matrix products and convolutions in 16 bit, from which the speed comes
     products_kept: int = 0  #: how many of them would stay in float32 with the patterns
@@ -51,7 +51,7 @@ class Comparison:
     @property
     def mends(self) -> bool:
         """Tells whether patterns were found that fix all outputs."""
-        return bool(self.patterns)
+        return bool(self.patterns) and not self.is_healthy
 
     @property
     def worst(self) -> NodeError | None:
@@ -66,9 +66,9 @@ class Comparison:
 
     @property
     def line(self) -> str:
-        """Returns the line of the environment variable to set.
+        """Returns the line of the environment variable with which all outputs are good.
 
-        It is empty where there is nothing to set, or where nothing fixes all outputs.
+        It is empty where none is needed, or where nothing fixes all outputs.
         """
         return keep_line(self.patterns)
 
@@ -108,6 +108,8 @@ class Comparison:
         verdict = self.worth
         if self.is_healthy:
             verdict = "healthy, so nothing has to stay in float32"
+            if self.patterns:
+                verdict = "healthy with what is below in float32, as it was compared"
         batches = _batches_text(self.batches, self.loss_scale)
         compared = f"amp-tf compare: {self.name} in {self.precision.value}; {batches}"
         keeping.write(path, self.patterns, [compared, verdict], self.why(self.patterns))
@@ -146,6 +148,8 @@ class Comparison:
     def _margins(self) -> list[str]:
         """How near the outputs of a healthy model are to what would be wrong."""
         lines = []
+        if self.patterns:
+            lines.append(f"It was compared with {some(self.patterns)} in float32.")
         judged = [output for output in self.outputs if output.has_truth]
         if judged:
             nearest = max(judged, key=lambda output: (output.ratio, output.error))

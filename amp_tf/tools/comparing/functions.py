@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from amp_tf.errors import GraphError
 from amp_tf.oplists.table import PRODUCTS
+from amp_tf.reporting.text import plural
 from amp_tf.tools.comparing.calls import Call, Calls, Repeated
 from amp_tf.tools.comparing.flattening import every_node
 
@@ -59,7 +60,8 @@ class Functions:
         """Compares the function that trains with its calls so far, if there are any."""
         calls = self._calls.get(self._trains)
         if calls is not None and self._training.claim():
-            after = f"the variables as they are after {len(calls.kept)} calls of it"
+            count = plural(len(calls.kept), "call")
+            after = f"the variables as they are after {count} of it"
             self._compare(calls, after)
 
     def _call(self, original: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -96,7 +98,7 @@ class Functions:
             with contextlib.suppress(Exception):
                 if function not in self._calls:
                     self._calls[function] = None
-                    if _has_product(function):
+                    if has_product(function):
                         self._calls[function] = self._calls_of(function)
                 if (forward := self._calls[function]) is not None:
                     forward.keep(*args, **kwargs)
@@ -194,7 +196,8 @@ def _is_stream(value: Any) -> bool:
     return isinstance(value, (tf.data.Dataset, tf.data.Iterator))
 
 
-def _has_product(function: Any) -> bool:
+def has_product(function: Any) -> bool:
+    """Tells whether a ``tf.function`` computes matmuls or convolutions, as far as it is traced."""
     for concrete in function._list_all_concrete_functions():
         if any(node.op in PRODUCTS for node in every_node(concrete.graph.as_graph_def())):
             return True

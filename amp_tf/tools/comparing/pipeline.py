@@ -124,7 +124,7 @@ def _compare(name: str, work: Work, config: AmpConfig, result: RewriteResult) ->
         notes=tuple(_notes(work, measured, result, nodes)),
     )
     if found.is_healthy:
-        return found
+        return dataclasses.replace(found, patterns=tuple(config.keep_float32))
     search = Search(work, config, yardstick)
     causes = search.suspects(nodes)
     patterns: Patterns = ()

@@ -20,6 +20,7 @@ import numpy as np
 from amp_tf.errors import GraphError
 from amp_tf.hooks import state
 from amp_tf.oplists.table import DATA_SOURCES, READ_OPS, REFERENCE_VARIABLES, VARIABLE_HANDLES
+from amp_tf.reporting.text import plural
 from amp_tf.tools.comparing import flattening
 from amp_tf.tools.comparing.flattening import OWN_SCOPE, RESULT, FlatStep, node_of, reached
 
@@ -202,7 +203,8 @@ class Sessions:
             fix = "Train in one process, without a target"
             where = "tf.compat.v1.Session"
             raise GraphError("the session is one of a server", where=where, fix=fix)
-        after = f"the variables as they are after {len(runs.batches)} runs of it"
+        count = plural(len(runs.batches), "run")
+        after = f"the variables as they are after {count} of it"
         note = f"{runs.name} was compared with {after}"
         self._training.compare(runs, runs.batches, (note,))
 
@@ -232,7 +234,8 @@ class Sessions:
         return results[: len(fetches)]
 
     def _close(self, original: Any, session: Any) -> None:
-        if self._is_watched():
+        # A session may be closed because of an interrupt.
+        if self._is_watched() and not self._training.is_interrupted:
             with self._training.answering():
                 self.compare(session)
         original(session)

@@ -6,7 +6,8 @@ folder.
 A step is that of a Keras model (``models``), a ``tf.function`` that computes gradients
 (``functions``), or runs of a TF1 session that need them (``sessions``). The last two are compared
 after the wanted number of calls, or when the program ends. If a program has trained nothing when it
-ends, its forward calls are compared.
+ends, its forward calls are compared, unless an error ended it: it might have trained afterwards. An
+end by Ctrl-C begins no comparison.
 
 A comparison that fails ends the program, too.
 """
@@ -17,6 +18,7 @@ import atexit
 import contextlib
 import dataclasses
 import json
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -48,11 +50,14 @@ _SCALE_IN_MODEL = "take the gradients of self.optimizer.scale_loss(loss) in the 
 _OF_FORWARD = "the program trained nothing: the results of {} were compared, and no gradients"
 _CLAIM = "claim"  # the file that the first process that trains makes
 _ORDER = "order.json"
-# The answers. A program may have several processes, of which one trains, one only runs forward, and
-# one fails: the answer that is named first here counts.
+# The answers. A program may have several processes, one after the other or at the same time. What
+# the one with the claim found counts, or why it found nothing; the others count without a claim.
 _TRAINED = "trained.json"
+_TRAINING_ERROR = "training_error.json"
 _FORWARD = "forward.json"
 _ERROR = "error.json"
+_CRASH = "crash.json"  # the error of the program itself that ended a process
+_INTERRUPTED = "interrupted"  # the file that the command makes at Ctrl-C
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,21 +99,43 @@ class CompareRequest:
 
     def read_answer(self) -> Comparison | None:
         """Reads the comparison; ``None`` where there is none yet."""
-        for name in (_TRAINED, _FORWARD):
-            with contextlib.suppress(FileNotFoundError):
-                return Comparison.of_plain(json.loads((self.folder / name).read_text()))
-        return None
+        plain = self._read(_TRAINED if self.is_claimed else _FORWARD)
+        if plain is None:
+            return None
+        return Comparison.of_plain(plain)
 
     def read_error(self) -> str:
         """Reads why there is no comparison; empty where nothing failed."""
+        return self._read(_TRAINING_ERROR if self.is_claimed else _ERROR) or ""
+
+    def read_crash(self) -> str:
+        """Reads the error of the program's own that ended a process; empty where none did."""
+        return self._read(_CRASH) or ""
+
+    def _read(self, name: str) -> Any:
+        """Reads an answer; ``None`` where there is none."""
         with contextlib.suppress(FileNotFoundError):
-            return str(json.loads((self.folder / _ERROR).read_text()))
-        return ""
+            return json.loads((self.folder / name).read_text())
+        return None
+
+    def interrupt(self) -> None:
+        """Notes that the user has interrupted the program."""
+        (self.folder / _INTERRUPTED).touch()
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Tells whether the user has interrupted the program, which it may have handled."""
+        return (self.folder / _INTERRUPTED).exists()
+
+    @property
+    def is_claimed(self) -> bool:
+        """Tells whether a process of the program trains."""
+        return (self.folder / _CLAIM).exists()
 
     @property
     def is_answered(self) -> bool:
-        """Tells whether the program is about to end."""
-        return any((self.folder / name).exists() for name in (_TRAINED, _ERROR))
+        """Tells whether the process that trains has answered, and is about to end."""
+        return any((self.folder / name).exists() for name in (_TRAINED, _TRAINING_ERROR))
 
 
 _training: Training | None = None
@@ -137,6 +164,7 @@ class Training:
     def __init__(self, request: CompareRequest) -> None:
         self.request = request
         self.is_awaited = True
+        self._has_claim = False  #: whether this process is the one of the program that trains
         self.is_scaled = False  #: whether a loss was scaled, by any scaler, in the comparison
         #: whether the step that is compared is a model's own; amp_tf wraps its optimizer
         self.is_of_model = False
@@ -163,11 +191,14 @@ class Training:
             yield
         except Exception as error:
             self.is_awaited = False
-            why = f"{type(error).__name__}: {error}"
+            why = _words(error)
             if isinstance(error, AmpError):
                 why = str(error)
+            name = _ERROR
+            if self._has_claim:
+                name = _TRAINING_ERROR
             with contextlib.suppress(OSError):  # a full disk, or the command has ended
-                self.request.answer(_ERROR, why)
+                self.request.answer(name, why)
             raise SystemExit(NOT_COMPARED) from None
 
     def claim(self) -> bool:
@@ -181,6 +212,7 @@ class Training:
             (self.request.folder / _CLAIM).touch(exist_ok=False)
         except OSError:  # another process was the first one, or the command has ended
             return False
+        self._has_claim = True
         return True
 
     def compare(self, subject: Any, batches: Sequence[Any], notes: Sequence[str] = ()) -> None:
@@ -204,14 +236,32 @@ class Training:
     def compare_at_exit(self) -> None:
         """Compares a step with fewer calls than wanted, as the program ends.
 
-        If there is none, forward calls are compared.
+        If there is none, forward calls are compared, unless an error ended the program.
         """
+        if self.is_interrupted:
+            return
+        failure = getattr(sys, "last_value", None)
+        if failure is not None:
+            with contextlib.suppress(OSError):
+                self.request.answer(_CRASH, _words(failure))
         if not self.is_awaited:
             return
-        with contextlib.suppress(SystemExit), self.answering():
+        with contextlib.suppress(SystemExit, KeyboardInterrupt), self.answering():
             self.functions.compare()
             self.sessions.compare()
-            self._compare_forward()
+            if failure is None:
+                self._compare_forward()
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Tells whether the user interrupts the program, which may be why it ends just now."""
+        errors: list[Any] = [getattr(sys, "last_value", None)]
+        # TensorFlow closes a session in another thread than the one that is interrupted.
+        current: dict[int, Any] = sys._current_exceptions()
+        for found in current.values():
+            errors.append(found[1] if isinstance(found, tuple) else found)  # before Python 3.12
+        is_ended = any(isinstance(error, KeyboardInterrupt) for error in errors)
+        return is_ended or self.request.is_interrupted
 
     def _compare_forward(self) -> None:
         """Compares the forward function with most calls, unless a process trains.
@@ -220,7 +270,7 @@ class Training:
         """
         called = [calls for calls in self.models.forward if calls.kept]
         called = called or [calls for calls in self.functions.forward if calls.kept]
-        if not called or (self.request.folder / _CLAIM).exists():
+        if not called or self.request.is_claimed:
             return
         most = max(called, key=lambda calls: len(calls.kept))
         notes = (_OF_FORWARD.format(most.name),)
@@ -241,3 +291,7 @@ class Training:
         """
         self.is_scaled |= self.is_of_model
         return original(optimizer, *args, **kwargs)
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,14 +1,17 @@
 """Records the steps of the program that runs in this process, and ends it once there are enough.
 
 A step of ``fit``, ``evaluate`` or ``predict`` is a batch. In a program without them it is a call of
-the ``tf.function`` or a run of the session that takes most of the time; it lasts from the end of
-the call before to its own end, so that it includes work that a GPU has not finished, and the loop's
-own work between the calls.
+the ``tf.function`` or a run of the session that takes most of the time, of those that compute
+matmuls or convolutions: others prepare data, and 16 bit does not make them faster. It lasts from
+the end of the call before to its own end, so that it includes work that a GPU has not finished, and
+the loop's own work between the calls.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import functools
 import json
 import os
 import time
@@ -16,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.hooks import state, step_times, summary, switch
+from amp_tf.oplists.table import PRODUCTS
 from amp_tf.reporting import files, reports
 
 STEP = "_AMP_TF_STEP"  #: names the step to time; empty for the one that takes longest
 LEAST = 5  #: steps that a run needs after the first ones
 _FIRST = 3  # they trace, and fill caches
 _SECONDS = 5.0  # the least time over which a run records steps
+_LONGEST = 60.0  # over which it records those of a kind without products, in wait for another kind
 _TRAINS = ("fit", "train_on_batch")  # an evaluation beside them is not the program's step
 _MIB = 1024.0  # a MiB in units of /proc/self/status
 
@@ -41,7 +46,9 @@ def start(_: str, folder: str) -> None:
 class _Steps:
     """The steps of one kind; times are in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, way: str, subject: Any) -> None:
+        self._way = way
+        self._subject = subject
         self.ends: list[float] = []  #: of the calls, by ``time.perf_counter``
         self.total = 0.0  #: of the steps that count
         self.ms: list[float] = []  #: of each step that counts
@@ -53,9 +60,21 @@ class _Steps:
             self.total += seconds
             self.ms.append(1e3 * seconds / count)
 
-    @property
-    def is_enough(self) -> bool:
-        return len(self.ms) >= LEAST and self.ends[-1] - self.ends[_FIRST - 1] >= _SECONDS
+    def has_lasted(self, seconds: float) -> bool:
+        """Tells whether there are enough steps, over so long a time."""
+        return len(self.ms) >= LEAST and self.ends[-1] - self.ends[_FIRST - 1] >= seconds
+
+    @functools.cached_property
+    def has_product(self) -> bool:
+        """True where a step computes a matmul or convolution, or that is not known."""
+        from amp_tf.tools.comparing.functions import has_product
+
+        with contextlib.suppress(Exception):  # of what is fetched in another way
+            if self._way == step_times.FUNCTION:
+                return has_product(self._subject)
+            if self._way == step_times.SESSION:
+                return _fetches_product(*self._subject)
+        return True
 
 
 class Recorder:
@@ -67,16 +86,20 @@ class Recorder:
         self._kinds: dict[str, _Steps] = {}
         self._is_written = False
 
-    def add(self, way: str, name: str, seconds: float, count: int) -> None:
+    def add(self, way: str, name: str, seconds: float, count: int, subject: Any = None) -> None:
         """Adds a step; raises SystemExit once there are enough of the kind that is timed."""
         if self._is_written:
             return
         now = time.perf_counter()
-        steps = self._kinds.setdefault(name, _Steps())
+        if name not in self._kinds:
+            self._kinds[name] = _Steps(way, subject)
+        steps = self._kinds[name]
         if way != step_times.KERAS and steps.ends:
             seconds = now - steps.ends[-1]
         steps.add(now, seconds, count)
-        if steps.is_enough and name == self._timed():
+        if not steps.has_lasted(_SECONDS) or name != self._timed():
+            return
+        if self._wanted or steps.has_product or steps.has_lasted(_LONGEST):
             self.write(is_enough=True)
             raise SystemExit(0)
 
@@ -107,7 +130,31 @@ class Recorder:
             candidates = [name for name in candidates if name == self._wanted]
         elif not self._kinds.keys().isdisjoint(_TRAINS):
             candidates = [name for name in candidates if name in _TRAINS]
+        else:
+            with_products = [name for name in candidates if self._kinds[name].has_product]
+            candidates = with_products or candidates
         return max(candidates, key=lambda name: self._kinds[name].total, default=None)
+
+
+def _fetches_product(session: Any, fetches: Any) -> bool:
+    """Tells whether a session computes a matmul or convolution for what it fetches.
+
+    Functions, such as the bodies of loops, count whether they are called or not.
+    """
+    import tensorflow as tf
+
+    from amp_tf.tools.comparing.flattening import reached
+
+    def sources(operation: Any) -> list[Any]:
+        return [*operation.control_inputs, *(tensor.op for tensor in operation.inputs)]
+
+    graph = session.graph
+    fetched = map(graph.as_graph_element, tf.nest.flatten(fetches))
+    needed = reached([getattr(each, "op", each) for each in fetched], sources)
+    types = {operation.type for operation in needed}
+    for function in graph.as_graph_def().library.function:
+        types.update(node.op for node in function.node_def)
+    return not PRODUCTS.isdisjoint(types)
 
 
 def device() -> str:

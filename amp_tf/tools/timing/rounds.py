@@ -2,8 +2,8 @@
 
 In each round both ways run once, one after the other, in alternating order, so that slow changes of
 the machine cancel. The ratio of a round is that of the medians of its steps. Rounds go on until the
-geometric mean of the ratios has a standard error below 3 %, and Student's t tells whether amp_tf is
-faster.
+geometric mean of the ratios has a standard error below 3 %, and Student's t tells with 95 % that
+amp_tf is faster or slower, or the ratio to 5 %.
 """
 
 from __future__ import annotations
@@ -77,14 +77,13 @@ class Verdict:
 
     @property
     def is_known(self) -> bool:
-        """True where the rounds say which is faster, or that neither is."""
-        return self.is_faster or self.is_slower or self.is_precise
+        """True where the rounds say which is faster, or that neither is by more than chance."""
+        return self.is_faster or self.is_slower or self._margin < _SAME
 
     @property
     def is_settled(self) -> bool:
         """True where further rounds are not worth their time."""
-        is_clear = self.is_faster or self.is_slower or self._margin < _SAME
-        return self.is_precise and is_clear
+        return self.is_precise and self.is_known
 
     def told(self, device: str) -> str:
         """Returns the verdict in words, for a device such as ``"CPU"``."""
@@ -95,7 +94,8 @@ class Verdict:
             return f"slower on this {device}: {times} as fast. {DISABLE_VAR}=1 avoids it"
         if self.is_known:
             return f"not faster on this {device} ({times}): {DISABLE_VAR}=1 loses nothing"
-        return f"too noisy to say after {self.rounds} rounds ({times}): stop other work"
+        cure = "stop other work, or allow more rounds"
+        return f"too noisy to say after {self.rounds} rounds ({times}): {cure}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,9 +188,10 @@ def take_rounds(
     until = time.monotonic() + _MINUTE * minutes
     runs: dict[bool, list[Run]] = {False: [], True: []}
     ratios: list[float] = []
-    for number in range(1, max(rounds, LEAST_ROUNDS) + 1):
+    most = max(rounds, LEAST_ROUNDS)
+    for number in range(1, most + 1):
         for is_mixed in (True, False) if number % 2 else (False, True):
-            with during(progress, f"round {number} of at most {rounds}: {_WAYS[is_mixed]}"):
+            with during(progress, f"round {number} of at most {most}: {_WAYS[is_mixed]}"):
                 runs[is_mixed].append(run(is_mixed))
         float32 = runs[False][-1].median
         mixed = runs[True][-1].median

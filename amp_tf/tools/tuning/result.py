@@ -97,7 +97,7 @@ class Outcome:
 class Trade:
     """One of the sets that were tried."""
 
-    kept: tuple[str, ...]  #: the patterns of what stays in float32
+    kept: tuple[str, ...]  #: the patterns of what stays in float32, the given ones included
     outcome: Outcome  #: of its run
     is_good: bool  #: whether its metric is good
 
@@ -130,6 +130,7 @@ class Tuned:
     runs: int  #: how many there were
     proof: str  #: whether fewer patterns would suffice, for people
     made: str = ""  #: what was tuned: the precision, the device and TensorFlow's version
+    given: tuple[str, ...] = ()  #: the first of the patterns: those of the settings, in every run
     #: of some patterns, what a comparison of one step found there, for people
     why: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -172,13 +173,21 @@ class Tuned:
         assert self.patterns is not None
         assert self.chosen is not None
         proof = f"; {self.proof}" if self.patterns else ""
+        mixed = f"{_number(self.mixed)} with {nothing_but(self.given)} in float32"
+        chosen = f"{_number(self.chosen.value)} with what is below"
         measured = [
             f"amp-tf tune: {self.made}",
-            f"{self.goal.metric}: {self._float32} in float32, {_number(self.mixed)} with nothing "
-            f"in float32, {_number(self.chosen.value)} with what is below",
+            f"{self.goal.metric}: {self._float32} in float32, {mixed}, {chosen}",
             f"good is {self.goal.bound(self.limit)}; {self.runs} runs{proof}",
         ]
         keeping.write(path, self.patterns, measured, self.why)
+
+
+def nothing_but(given: Sequence[str]) -> str:
+    """Names what stays in float32 where nothing but some given patterns does."""
+    if given:
+        return "nothing else"
+    return "nothing"
 
 
 def _number(value: float | None) -> str:

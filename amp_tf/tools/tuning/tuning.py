@@ -20,15 +20,12 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from importlib import metadata
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, ConfigError
-from amp_tf.oplists.hardware import Hardware
-from amp_tf.oplists.targets import resolve_target
+from amp_tf.files import read_regular
 from amp_tf.reporting import files
 from amp_tf.tools import some
 from amp_tf.tools.comparing.comparison import Comparison
@@ -41,11 +38,11 @@ from amp_tf.tools.search import (
     patterns_of,
     rank,
 )
-from amp_tf.tools.tuning.result import Goal, Outcome, Trade, Tuned
+from amp_tf.tools.tuning.result import Goal, Outcome, Trade, Tuned, nothing_but
 
 _MIXED = "mixed.json"
 _COMPARISON = "comparison.json"
-_MINIMAL = "without any one of them it does not suffice"
+_MINIMAL = "without any one of {} it does not suffice"
 _OPEN = "whether less suffices is not known"
 _NO_REPORT = "it ran no TensorFlow with amp_tf, or its report could not be written"
 _NOT_PRECISION = (
@@ -70,7 +67,7 @@ class Program(Protocol):
     """A program that can be trained again and again."""
 
     def run(self, way: Way, patterns: tuple[str, ...]) -> Outcome:
-        """Trains once."""
+        """Trains once, with what patterns match in float32."""
 
     def compare(self) -> Comparison | None:
         """Compares one step in float32 and in 16 bit; ``None`` where that fails."""
@@ -86,7 +83,7 @@ class Tuning:
     most_runs: int = 40  #: how many runs may be made, those of earlier calls included
     tell: Callable[[str], None] = silent  #: called with a line for each run
     progress: Progress = silent  #: called with what is being done
-    made: str = ""  #: what is tuned, for people
+    given: tuple[str, ...] = ()  #: the patterns of the settings, which every run has
 
     def __post_init__(self) -> None:
         self._trades: dict[str, Trade] = {}
@@ -109,7 +106,7 @@ class Tuning:
         float32 = self._measure_float32()
         mixed = self._measure_mixed()
         if self._is_good(mixed):
-            return self._result((), float32, "")
+            return self._result((), float32, is_minimal=True)
         comparison = self._compare()
         findings: list[str] = []
         errors: dict[str, float] = {}
@@ -120,7 +117,7 @@ class Tuning:
                     errors[node.name] = node.local
         ranked = rank(find_items(self.journal.read(_MIXED)), findings, errors)
         items, is_minimal = find_smallest(ranked, suffices)
-        return self._result(items, float32, _MINIMAL if is_minimal else _OPEN)
+        return self._result(items, float32, is_minimal=is_minimal)
 
     def _compare(self) -> Comparison | None:
         """Compares one step, or reads the comparison that was made; ``None`` where that fails."""
@@ -178,9 +175,10 @@ class Tuning:
     def _try(self, items: Items) -> Outcome:
         patterns = patterns_of(items)
         run = run_of(patterns)
-        names = some([item.name for item in items]) or "nothing"
+        names = some([item.name for item in items]) or nothing_but(self.given)
         outcome = self._once(run, Way.MIXED, patterns, names)
-        self._trades[run] = Trade(patterns, outcome, self._is_good(outcome))
+        kept = (*self.given, *patterns)
+        self._trades[run] = Trade(kept, outcome, self._is_good(outcome))
         return outcome
 
     def _once(self, run: str, way: Way, patterns: tuple[str, ...], what: str = "") -> Outcome:
@@ -192,7 +190,7 @@ class Tuning:
         name = f"run {number} of at most {self.most_runs}: {kept}"
         begin = time.monotonic()
         with during(self.progress, f"{name}{self._left(number)}"):
-            outcome = self.program.run(way, patterns)
+            outcome = self.program.run(way, (*self.given, *patterns))
         self._seconds = time.monotonic() - begin if way is Way.MIXED else 0.0
         if outcome.report is not None and not patterns and way is Way.MIXED:
             self.journal.write(_MIXED, outcome.report)
@@ -223,17 +221,20 @@ class Tuning:
     def _is_good(self, outcome: Outcome) -> bool:
         return self.goal.is_good(outcome.value, self._limit)
 
-    def _result(self, items: Items | None, float32: tuple[float, ...], proof: str) -> Tuned:
+    def _result(
+        self, items: Items | None, float32: tuple[float, ...], *, is_minimal: bool
+    ) -> Tuned:
         runs = self.journal.runs
         patterns = None
         chosen = None
         why = {}
         if items is not None:
-            patterns = patterns_of(items)
+            found = patterns_of(items)
             # A set of all items was not tried; the run with nothing in 16 bit stands for it.
-            chosen = runs.get(run_of(patterns)) or runs.get(_NOTHING) or Outcome()
+            chosen = runs.get(run_of(found)) or runs.get(_NOTHING) or Outcome()
             if (comparison := self.journal.read(_COMPARISON)) is not None:
-                why = Comparison.of_plain(comparison).why(patterns)
+                why = Comparison.of_plain(comparison).why(found)
+            patterns = (*self.given, *found)
         return Tuned(
             goal=self.goal,
             patterns=patterns,
@@ -243,10 +244,24 @@ class Tuning:
             chosen=chosen,
             trades=tuple(self._trades.values()),
             runs=len(runs),
-            proof=proof,
-            made=self.made,
+            proof=self._proof(items, is_minimal),
+            made=_made_by(self.journal.read(_MIXED)),
+            given=self.given,
             why=why,
         )
+
+    def _proof(self, items: Items | None, is_minimal: bool) -> str:
+        """Says which patterns were given, and whether fewer of the others would suffice."""
+        parts = []
+        others = "them"
+        if self.given:
+            parts.append(f"the settings keep {some(self.given)}")
+            others = "the others"
+        if items and is_minimal:
+            parts.append(_MINIMAL.format(others))
+        elif items:
+            parts.append(_OPEN)
+        return "; ".join(parts)
 
 
 def run_of(patterns: tuple[str, ...]) -> str:
@@ -256,19 +271,28 @@ def run_of(patterns: tuple[str, ...]) -> str:
 
 _HEAD = "tuning.json"
 _RUNS = "runs.jsonl"
+_FILES = "files"  # in the head: the digests of the files that the command names
+_MOST_BYTES = 1 << 24  # of such a file: a script or its settings, not its data
 
 
 class Journal:
-    """The runs so far, kept in a folder; ``head`` says what is tuned, and how.
+    """The runs so far, kept in a folder.
 
-    Raises a ConfigError where the folder holds the runs of something else, or another process tunes
-    there, and a FileError where it cannot be written.
+    Args:
+        folder: where they are kept.
+        head: what is tuned, and how.
+        words: what may name files: those of the command. Runs count only as long as these files
+            stay as they were, except those that the first run itself writes.
+
+    Raises:
+        ConfigError: the folder holds the runs of something else, or another process tunes there.
+        FileError: it cannot be written.
     """
 
-    def __init__(self, folder: Path, head: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, head: Mapping[str, Any], words: Iterable[str] = ()) -> None:
         self.folder = folder.absolute()
         self.runs: dict[str, Outcome] = {}  #: the outcomes of those that were made
-        fix = "Give the same command to go on with it, delete the folder, or name another output"
+        fix = "Delete the folder, name another output, or go on with the same command and program"
         with files.writing(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # programs print secrets
             self._file = (folder / _RUNS).open("a+", errors="replace")
@@ -287,14 +311,33 @@ class Journal:
                 row = json.loads(line)
                 run = row.pop("run")
                 self.runs[run] = Outcome(**row)
+        self._head = json.loads(json.dumps(dict(head)))
+        self._digests = _digests_of(words)
+        self._goes_on = bool(self.runs)
+        if not self._goes_on:
+            self.write(_HEAD, self._head)
+        elif other := self._differences():
+            what = f"it holds the runs of another tuning (other {', '.join(other)})"
+            raise ConfigError(what, where=str(folder), fix=fix)
+
+    def _differences(self) -> list[str]:
+        """Names what is tuned otherwise than in the runs that the folder holds."""
         before = self.read(_HEAD) or {}
-        now = json.loads(json.dumps(dict(head)))
-        if self.runs and before != now:
-            other = ", ".join(name for name in now if before.get(name) != now[name])
-            raise ConfigError(
-                f"it holds the runs of another tuning (other {other})", where=str(folder), fix=fix
-            )
-        self.write(_HEAD, now)
+        other = [name for name, value in self._head.items() if before.get(name) != value]
+        for name, digest in before.get(_FILES, {}).items():
+            if self._digests.get(name) != digest:
+                other.append(f"content of {name}")
+        return other
+
+    def _note_files(self) -> None:
+        """Notes the files that the first run has left as they were."""
+        after = _digests_of(self._digests)
+        unchanged = {}
+        for name, digest in self._digests.items():
+            if after.get(name) == digest:
+                unchanged[name] = digest
+        self.write(_HEAD, {**self._head, _FILES: unchanged})
+        self._goes_on = True
 
     def add(self, run: str, outcome: Outcome, *, is_fact: bool = True) -> None:
         """Keeps the outcome of a run; without ``is_fact`` only as long as this process lives."""
@@ -302,6 +345,8 @@ class Journal:
         row = {"run": run, **dataclasses.asdict(self.runs[run])}
         del row["report"]
         if is_fact and not outcome.failure:
+            if not self._goes_on:
+                self._note_files()
             with files.writing(self.folder):
                 self._file.write(f"\n{json.dumps(row)}\n")  # behind a line that was cut off, too
                 self._file.flush()
@@ -324,12 +369,20 @@ class Journal:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def made_for(config: AmpConfig, hardware: Hardware) -> str:
-    """Tells the target of a tuning in words, such as ``bfloat16 on CPU, TensorFlow 2.20.0``."""
-    target = resolve_target(config, hardware).target
-    found = [] if target is None else [f"{target.precision.value} on {target.device_type}"]
-    for name in ("tensorflow-cpu", "tensorflow"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found.append(f"TensorFlow {metadata.version(name)}")
-            break
-    return ", ".join(found)
+def _digests_of(names: Iterable[str]) -> dict[str, str]:
+    """Returns a digest of the content of each file that is there and not large."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(OSError):  # a word that is no file, or a file of data
+            found[name] = hashlib.sha256(read_regular(name, _MOST_BYTES)).hexdigest()
+    return found
+
+
+def _made_by(report: Mapping[str, Any]) -> str:
+    """Tells what a run was made with, such as ``bfloat16 on CPU, TensorFlow 2.20.0``."""
+    device = "CPU"
+    for one in report["devices"]:
+        if one["type"] == "GPU":
+            device = "GPU"
+    precisions = " and ".join(report["precisions"])
+    return f"{precisions} on {device}, TensorFlow {report['process']['tensorflow']}"
