@@ -15,6 +15,7 @@ from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import replicas
 from amp_tf.loss_scaling.calls import scaled_step
 from amp_tf.loss_scaling.finite import check_any, clips_norm
+from amp_tf.loss_scaling.kept import store_result, take_result
 from amp_tf.loss_scaling.scaler import Memory, Scaler, unzip
 from amp_tf.loss_scaling.schedule import (
     DEFAULT_GROWTH_STEPS,
@@ -26,6 +27,7 @@ from amp_tf.loss_scaling.wrapping import (
     InnerSettings,
     SavedScale,
     ScalingMethods,
+    delegating,
     without_autograph,
 )
 
@@ -51,6 +53,14 @@ class _ScaleState(SavedScale, keras.losses.Loss):  # type: ignore[misc]
 
 
 @keras.saving.register_keras_serializable(package="amp_tf")
+@delegating(
+    "add_optimizer_variables",
+    "add_variable_from_reference",
+    "exclude_from_weight_decay",
+    "finalize_variable_values",
+    "stateless_apply",
+    "update_step",
+)
 class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _KerasWrapper):  # type: ignore[misc]
     """A Keras 3 optimizer that scales the loss and skips steps with nonfinite gradients.
 
@@ -128,10 +138,12 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Any:
         """As :meth:`apply`, by pairs.
 
-        Returns the inner optimizer's counter, which skipped steps do not advance.
+        Returns what a user's own optimizer returns, its tensors zero for a step that was skipped;
+        else the inner optimizer's counter, which skipped steps do not advance.
         """
         self._step("apply_gradients", *unzip(grads_and_vars))
-        return _counter_of(self.inner_optimizer)
+        inner = self.inner_optimizer
+        return take_result(inner, _counter_of(inner))
 
     @without_autograph
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
@@ -217,14 +229,6 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
     def variables(self) -> list[Any]:
         """The wrapped optimizer's variables, then the scale and its counters."""
         return [*self.inner_optimizer.variables, *self._variables]
-
-    def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
-        self.inner_optimizer.exclude_from_weight_decay(var_list=var_list, var_names=var_names)
-
-    def stateless_apply(
-        self, optimizer_variables: Any, grads: Any, trainable_variables: Any
-    ) -> Any:
-        return self.inner_optimizer.stateless_apply(optimizer_variables, grads, trainable_variables)
 
     def save_own_variables(self, store: Any) -> None:
         """Writes what the inner optimizer alone would write; the scale goes to its own group."""
@@ -321,7 +325,8 @@ def _apply(
 
     def step(grads: Any) -> None:
         if method == "apply_gradients" and variables is not None:
-            optimizer.apply_gradients(list(zip(grads, variables, strict=True)))
+            pairs = list(zip(grads, variables, strict=True))
+            store_result(optimizer, optimizer.apply_gradients(pairs))
         else:
             optimizer.apply(grads, variables)
 

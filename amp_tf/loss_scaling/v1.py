@@ -14,7 +14,12 @@ from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.calls import inner_call
 from amp_tf.loss_scaling.scaler import Memory, Scaler, unzip
 from amp_tf.loss_scaling.schedule import DEFAULT_INITIAL_SCALE, Schedule, build_schedule
-from amp_tf.loss_scaling.wrapping import ScalingMethods, accepted, without_autograph
+from amp_tf.loss_scaling.wrapping import (
+    ScalingMethods,
+    accepted,
+    delegating,
+    without_autograph,
+)
 
 _v1: Any = tf.compat.v1
 
@@ -72,6 +77,7 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
         return {"initial_loss_scale": float(self.schedule.initial_state().scale)}
 
 
+@delegating("get_slot", "get_slot_names")
 class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossScaleOptimizer):  # type: ignore[misc]
     """A TF1 optimizer that scales the loss and skips steps with nonfinite gradients.
 
@@ -171,12 +177,6 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         zeroed = [finite.map_values(zero, gradient) for gradient in gradients]
         applied = self._apply(list(zip(zeroed, variables, strict=True)))
         return tf.group(applied, taken)
-
-    def get_slot(self, var: Any, name: str) -> Any:
-        return self._optimizer.get_slot(var, name)
-
-    def get_slot_names(self) -> Any:
-        return self._optimizer.get_slot_names()
 
     def delegate_to(self, methods: Mapping[str, Any]) -> None:
         """Makes the wrapper call these in place of the inner optimizer's own, which call it."""
