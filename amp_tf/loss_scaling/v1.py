@@ -119,20 +119,20 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
 
     @without_autograph
     def apply_gradients(
-        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
+        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None, **kwargs: Any
     ) -> Any:
-        """Applies one step, or skips it.
+        """Applies one step, or skips it; other arguments go to the inner optimizer.
 
         Returns the operation to run; in eager code, whether the step was taken.
         """
         replicas.check_in_replica("apply_gradients")
         if not self._scaler.decides(self._optimizer.get_name()):
-            return self._apply(grads_and_vars, global_step=global_step, name=name)
+            return self._apply(grads_and_vars, kwargs, global_step=global_step, name=name)
         gradients, variables = unzip(self._take_pairs(grads_and_vars))
 
         def step(gradients: Any) -> Any:
             pairs = list(zip(gradients, variables, strict=True))
-            return self._apply(pairs, global_step=global_step)
+            return self._apply(pairs, kwargs, global_step=global_step)
 
         # Checkpoints know variables by their names, so the step has the name scope around the
         # condition.
@@ -175,7 +175,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
             return tf.where(taken, value, tf.zeros_like(value))
 
         zeroed = [finite.map_values(zero, gradient) for gradient in gradients]
-        applied = self._apply(list(zip(zeroed, variables, strict=True)))
+        applied = self._apply(list(zip(zeroed, variables, strict=True)), {})
         return tf.group(applied, taken)
 
     def delegate_to(self, methods: Mapping[str, Any]) -> None:
@@ -187,10 +187,11 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         pairs = [pair for pair in grads_and_vars if pair[0] is not None]
         return self._scaler.unscaled_pairs(pairs, where=self._optimizer.get_name(), fix=_COMPUTE)
 
-    def _apply(self, pairs: Any, **keywords: Any) -> Any:
+    def _apply(self, pairs: Any, of_caller: Mapping[str, Any], **keywords: Any) -> Any:
+        """Calls the inner optimizer, with those keywords that it takes and all of the caller's."""
         method = self._inner_method("apply_gradients")
         with inner_call():
-            return method(pairs, **accepted(method, **keywords))
+            return method(pairs, **accepted(method, **keywords), **of_caller)
 
     def _inner_method(self, name: str) -> Callable[..., Any]:
         if name in self._methods:

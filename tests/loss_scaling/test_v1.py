@@ -148,3 +148,16 @@ def test_a_users_apply_gradients_is_called_with_what_it_takes(own, counts, enabl
         session.run(v1.global_variables_initializer())
         session.run(step)
         assert session.run([weight, count]) == [0.0, counts]
+
+
+def test_further_arguments_are_passed_on():
+    with tf.Graph().as_default(), v1.Session() as session:
+        weight = v1.get_variable("w", initializer=1.0)
+        optimizer = amp_tf.LossScaleOptimizer(SGD(0.5))
+        pairs = optimizer.compute_gradients(2.0 * weight)
+        step = optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
+        session.run(v1.global_variables_initializer())
+        session.run(step)
+        assert session.run(weight) == 0.0
+        with pytest.raises(TypeError, match="no_such"):
+            optimizer.apply_gradients(pairs, no_such=1)
