@@ -20,6 +20,7 @@ from amp_tf.loss_scaling.wrapping import (
     delegating,
     without_autograph,
 )
+from amp_tf.oplists.table import GRADIENT_ACCUMULATORS
 
 _v1: Any = tf.compat.v1
 
@@ -83,8 +84,9 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
 
     ``minimize`` needs nothing else; gradients may be clipped between ``compute_gradients``, which
     returns them unscaled, and ``apply_gradients``. A skipped step changes nothing but the scale and
-    its counters: ``global_step`` stays. A graph that calls ``tf.gradients`` itself scales the loss
-    with :meth:`scale_loss`, and ``apply_gradients`` then unscales.
+    its counters: ``global_step`` stays, unless the gradients come from accumulators, as those of
+    ``SyncReplicasOptimizer`` do. A graph that calls ``tf.gradients`` itself scales the loss with
+    :meth:`scale_loss`, and ``apply_gradients`` then unscales.
 
     Arguments and errors are those of :func:`amp_tf.LossScaleOptimizer`.
     """
@@ -128,7 +130,12 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         replicas.check_in_replica("apply_gradients")
         if not self._scaler.decides(self._optimizer.get_name()):
             return self._apply(grads_and_vars, kwargs, global_step=global_step, name=name)
-        gradients, variables = unzip(self._take_pairs(grads_and_vars))
+        given = list(grads_and_vars)
+        is_accumulated = not tf.executing_eagerly() and any(map(_is_accumulated, given))
+        if is_accumulated:
+            # The step is run apart from the losses: it must not ask whether they were finite.
+            self._scaler._take_loss()
+        gradients, variables = unzip(self._take_pairs(given))
 
         def step(gradients: Any) -> Any:
             pairs = list(zip(gradients, variables, strict=True))
@@ -153,7 +160,12 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         taken = self._scaler.step(gradients, take, headroom=replicas.count())
         if tf.executing_eagerly():
             return taken
-        train_op = tf.group(taken, name=name or self.get_name())
+        done = [taken]
+        if is_accumulated and global_step is not None:
+            # Accumulators drop gradients of the steps before theirs, and count skipped ones.
+            missing = tf.cast(tf.logical_not(taken), global_step.dtype.base_dtype)
+            done.append(_v1.assign_add(global_step, missing))
+        train_op = tf.group(*done, name=name or self.get_name())
         if train_op not in tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.TRAIN_OP):
             tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TRAIN_OP, train_op)
         return train_op
@@ -197,6 +209,12 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         if name in self._methods:
             return functools.partial(self._methods[name], self._optimizer)
         return getattr(self._optimizer, name)  # type: ignore[no-any-return]
+
+
+def _is_accumulated(pair: tuple[Any, Any]) -> bool:
+    """Tells whether a gradient comes from an accumulator, which counts the steps itself."""
+    value = finite.values_of(pair[0])
+    return tf.is_tensor(value) and value.op.type in GRADIENT_ACCUMULATORS
 
 
 wrap = LossScaleOptimizer  #: the adapter's entry, for ``amp_tf.LossScaleOptimizer``

@@ -161,3 +161,23 @@ def test_further_arguments_are_passed_on():
         assert session.run(weight) == 0.0
         with pytest.raises(TypeError, match="no_such"):
             optimizer.apply_gradients(pairs, no_such=1)
+
+
+def test_synchronous_replicas_go_on_after_a_skipped_step():
+    values = (1.0, np.inf, 1.0, 1.0)
+    with tf.Graph().as_default():
+        x = v1.placeholder(tf.float32, ())
+        weight = v1.get_variable("w", initializer=1.0)
+        count = v1.train.get_or_create_global_step()
+        inner = amp_tf.LossScaleOptimizer(SGD(0.25))
+        optimizer = v1.train.SyncReplicasOptimizer(inner, replicas_to_aggregate=1)
+        step = optimizer.minimize(weight * x, global_step=count)
+        hooks = [optimizer.make_session_run_hook(is_chief=True)]
+        # A gradient that is dropped as too old would be waited for without an end.
+        patience = v1.ConfigProto(operation_timeout_in_ms=20_000)
+        with v1.train.MonitoredTrainingSession(hooks=hooks, config=patience) as session:
+            for value in values:
+                session.run(step, {x: value})
+            # Each turn waits for the step of the one before; the last step may be under way.
+            assert session.run(count) in (3, 4)
+            assert session.run(weight) in (0.5, 0.25)
