@@ -55,16 +55,37 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
         A program may create its initializer before its optimizer, or initialize only the variables
         that it trains.
         """
-        if tf.compat.v1.executing_eagerly_outside_functions() or tf.distribute.has_strategy():
+        if not _is_in_session():
             return tf.convert_to_tensor(variable)
+        is_initialized = type(variable).is_initialized(variable)
+        return tf.cond(is_initialized, variable.read_value, lambda: self._first(variable))
+
+    def _add_weight(self, name: str, initial_value: Any, dtype: Any = None) -> Any:
+        variable = super()._add_weight(name, initial_value, dtype)
+        if _is_in_session():
+            # What tells whether a session is ready asks it so.
+            variable.is_initialized = functools.partial(self._initialize, variable)
+        return variable
+
+    def _initialize(self, variable: Any, name: str | None = None) -> Any:
+        """Gives a variable its initial value in a session that has not initialized it.
+
+        Returns a tensor: true.
+        """
+
+        def assign() -> Any:
+            assigned = variable.assign(self._first(variable), read_value=False)
+            with tf.control_dependencies([assigned]):
+                return tf.constant(True)
+
+        is_initialized = type(variable).is_initialized(variable, name)
+        return tf.cond(is_initialized, lambda: tf.constant(True), assign)
+
+    def _first(self, variable: Any) -> Any:
         first: Any = 0
         if variable is self.scale:
             first = self.schedule.initial_state().scale
-        return tf.cond(
-            variable.is_initialized(),
-            variable.read_value,
-            lambda: tf.constant(first, variable.dtype, variable.shape),
-        )
+        return tf.constant(first, variable.dtype, variable.shape)
 
     def update(self, grads: Any) -> Any:
         """Refuses: TensorFlow's own wrapper was given this scale."""
@@ -76,6 +97,12 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
 
     def get_config(self) -> dict[str, Any]:
         return {"initial_loss_scale": float(self.schedule.initial_state().scale)}
+
+
+def _is_in_session() -> bool:
+    """Tells whether variables belong to a session, which may not have initialized them."""
+    is_eager = tf.compat.v1.executing_eagerly_outside_functions()
+    return not is_eager and not tf.distribute.has_strategy()
 
 
 @delegating("get_slot", "get_slot_names")

@@ -181,3 +181,17 @@ def test_synchronous_replicas_go_on_after_a_skipped_step():
             # Each turn waits for the step of the one before; the last step may be under way.
             assert session.run(count) in (3, 4)
             assert session.run(weight) in (0.5, 0.25)
+
+
+def test_a_session_is_ready_whose_initializer_was_made_before_the_optimizer():
+    with tf.Graph().as_default():
+        weight = v1.get_variable("w", initializer=1.0)
+        count = v1.train.get_or_create_global_step()
+        initialize = v1.global_variables_initializer()
+        optimizer = amp_tf.LossScaleOptimizer(SGD(0.25), 8.0)
+        step = optimizer.minimize(1.0 * weight, global_step=count)
+        creator = v1.train.ChiefSessionCreator(v1.train.Scaffold(init_op=initialize))
+        with v1.train.MonitoredSession(creator) as session:
+            assert session.run(optimizer.loss_scale) == 8.0
+            session.run(step)
+            assert session.run(weight) == 0.75
