@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -184,7 +184,8 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
                     return done
                 return strategy.group(done)
 
-        taken = self._scaler.step(gradients, take, headroom=replicas.count())
+        with _conditions_for(variables):
+            taken = self._scaler.step(gradients, take, headroom=replicas.count())
         if tf.executing_eagerly():
             return taken
         done = [taken]
@@ -236,6 +237,23 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         if name in self._methods:
             return functools.partial(self._methods[name], self._optimizer)
         return getattr(self._optimizer, name)  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def _conditions_for(variables: Iterable[Any]) -> Iterator[None]:
+    """Makes conditions in TF1's form if variables are references, which functions cannot hold.
+
+    Meanwhile, conditions that other threads make have this form, too.
+    """
+    has_references = any(variable.dtype._is_ref_dtype for variable in variables)
+    if not has_references or not _v1.control_flow_v2_enabled():
+        yield
+        return
+    _v1.disable_control_flow_v2()
+    try:
+        yield
+    finally:
+        _v1.enable_control_flow_v2()
 
 
 def _is_accumulated(pair: tuple[Any, Any]) -> bool:

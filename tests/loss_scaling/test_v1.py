@@ -195,3 +195,18 @@ def test_a_session_is_ready_whose_initializer_was_made_before_the_optimizer():
             assert session.run(optimizer.loss_scale) == 8.0
             session.run(step)
             assert session.run(weight) == 0.75
+
+
+@pytest.mark.parametrize("make", [SGD, v1.train.AdamOptimizer])
+@pytest.mark.parametrize("value", [1.0, np.nan])
+def test_reference_variables_train_where_conditions_are_functions(make, value):
+    assert v1.control_flow_v2_enabled()
+    with tf.Graph().as_default(), v1.Session() as session:
+        weight = v1.get_variable("w", initializer=1.0, use_resource=False)
+        optimizer = amp_tf.LossScaleOptimizer(make(0.5))
+        step = optimizer.minimize(weight * value)
+        session.run(v1.global_variables_initializer())
+        session.run(step)
+        assert session.run(weight) == pytest.approx(0.5 if value == 1.0 else 1.0)
+        assert optimizer.status(session).steps == 1
+    assert v1.control_flow_v2_enabled()
