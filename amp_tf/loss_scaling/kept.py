@@ -3,7 +3,7 @@
 A user's optimizer may store a tensor, such as the norm of its gradients, for the training step to
 log. A scaled step is traced inside a condition, and nothing outside may read the tensors of a
 condition's branch. So the stored tensors become results of the condition, which then replace them.
-If the step is skipped, they are zero. What the step returns is stored as well, until the wrapper
+If the step is skipped, they are zero. The step's result is stored as well, until the wrapper
 returns it.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import types
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -138,8 +138,8 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Any:
         """As :meth:`apply`, by pairs.
 
-        Returns what a user's own optimizer returns, its tensors zero for a step that was skipped;
-        else the inner optimizer's counter, which skipped steps do not advance.
+        Returns the result of a user's own optimizer; tensors in it are zero for a step that was
+        skipped. Others give the inner optimizer's counter, which skipped steps do not advance.
         """
         self._step("apply_gradients", *unzip(grads_and_vars))
         inner = self.inner_optimizer
@@ -247,12 +247,13 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         arrays = {key: store[key][()] for key in keys}
         if not arrays:
             return
-        expected = len(self.inner_optimizer.variables)
+        inner = self.inner_optimizer
+        expected = len(inner.variables)
         if not self.built and len(arrays) > expected:
             self._pending_weights = arrays
             return
-        of_wrapper = len(arrays) - expected  # those of Keras' own wrapper, if it was saved
-        if of_wrapper not in (0, len(_KERAS_WRAPPER)):
+        is_wrapped = _is_of_keras_wrapper(arrays, inner.variables)
+        if len(arrays) != expected and not is_wrapped:
             warnings.warn(
                 f"amp_tf: optimizer '{self.name}': the file holds {len(arrays)} variables of an "
                 f"optimizer, not {expected}; its state is not loaded. Compile the model with the "
@@ -260,12 +261,15 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
                 stacklevel=2,
             )
             return
-        inner = {str(number): arrays[str(number + of_wrapper)] for number in range(expected)}
-        self.inner_optimizer.load_own_variables(inner)
-        if of_wrapper:
-            wrapper = {name: arrays[str(number)] for number, name in enumerate(_KERAS_WRAPPER)}
-            self._scale.assign(usable_scale(float(wrapper["dynamic_scale"]), self._scaler.schedule))
-            self._counters.assign([int(wrapper["step_counter"]), 0, 0, 0, 0, 0])
+        if not is_wrapped:
+            inner.load_own_variables(arrays)
+            return
+        of_wrapper = len(_KERAS_WRAPPER)
+        shifted = {str(number): arrays[str(number + of_wrapper)] for number in range(expected)}
+        inner.load_own_variables(shifted)
+        wrapper = {name: arrays[str(number)] for number, name in enumerate(_KERAS_WRAPPER)}
+        self._scale.assign(usable_scale(float(wrapper["dynamic_scale"]), self._scaler.schedule))
+        self._counters.assign([int(wrapper["step_counter"]), 0, 0, 0, 0, 0])
 
     def get_weights(self) -> list[Any]:
         """Copies of all ``variables``, as arrays."""
@@ -292,6 +296,16 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
 
 
 wrap = LossScaleOptimizer  #: the adapter's entry, for ``amp_tf.LossScaleOptimizer``
+
+
+def _is_of_keras_wrapper(arrays: Mapping[str, Any], variables: Sequence[Any]) -> bool:
+    """Tells by the shapes whether Keras' own wrapper saved arrays, around these variables."""
+    shapes: list[tuple[int, ...]] = [()] * len(_KERAS_WRAPPER)
+    for variable in variables:
+        shapes.append(tuple(variable.shape))
+    if len(arrays) != len(shapes):
+        return False
+    return all(arrays[str(number)].shape == shape for number, shape in enumerate(shapes))
 
 
 def _check_variables(

@@ -165,8 +165,8 @@ class LossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizerV3):  # type
         """Applies one step, or skips it; returns the inner optimizer's counter.
 
         ``experimental_aggregate_gradients`` is the older opposite of
-        ``skip_gradients_aggregation``. Other arguments go to a user's own optimizer. What that
-        one returns is returned, its tensors zero for a step that was skipped.
+        ``skip_gradients_aggregation``. Other arguments go to a user's own optimizer, whose result
+        is returned; tensors in it are zero for a step that was skipped.
         """
         pairs = list(grads_and_vars)
         if not pairs:
