@@ -63,7 +63,7 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
     def _add_weight(self, name: str, initial_value: Any, dtype: Any = None) -> Any:
         variable = super()._add_weight(name, initial_value, dtype)
         if _is_in_session():
-            # What tells whether a session is ready asks it so.
+            # A session that asks whether it is ready calls this.
             variable.is_initialized = functools.partial(self._initialize, variable)
         return variable
 
