@@ -3,7 +3,8 @@
 A user's optimizer may store a tensor, such as the norm of its gradients, for the training step to
 log. A scaled step is traced inside a condition, and nothing outside may read the tensors of a
 condition's branch. So the stored tensors become results of the condition, which then replace them.
-If the step is skipped, they are zero.
+If the step is skipped, they are zero. The step's result is stored as well, until the wrapper
+returns it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import tensorflow as tf
 # Objects of these packages store no tensor of a user's step.
 _LIBRARIES = frozenset({"builtins", "tensorflow", "keras", "tf_keras", "numpy", "amp_tf"})
 _UNCOPIED = (tf.resource, tf.variant)  #: types of which there is no zero
+# An attribute of an optimizer: by replica, what its step returned and nobody has taken yet.
+_RESULTS = "_amp_tf_results"
 
 
 def choose(
@@ -34,8 +37,7 @@ def choose(
 
     Returns what the branches return: a tensor.
     """
-    is_traced = hasattr(tf.compat.v1.get_default_graph(), "outer_graph")
-    if owner is None or tf.executing_eagerly() or not is_traced:
+    if owner is None or tf.executing_eagerly() or not _is_traced():
         return tf.cond(predicate, then, otherwise)
     stored: dict[int, Any] = {}  # by id
     branches: list[Any] = []
@@ -61,6 +63,38 @@ def choose(
     readable = dict(zip(stored, results, strict=True))
     _change_stored(owner, lambda value: readable.get(id(value), value))
     return result
+
+
+def store_result(owner: Any, result: Any) -> None:
+    """Stores what an optimizer's step returned on this replica, for :func:`take_result`.
+
+    Counters and operations of the libraries' own steps need not be stored.
+    """
+    if result is not None and not isinstance(result, (tf.Variable, tf.Operation)):
+        vars(owner).setdefault(_RESULTS, {})[_replica()] = result
+
+
+def take_result(owner: Any, default: Any) -> Any:
+    """Returns what the step of this replica stored, and forgets it; else the default.
+
+    In a TF1 graph it is always the default, because the result stays in its branch.
+    """
+    result = vars(owner).get(_RESULTS, {}).pop(_replica(), default)
+    if tf.executing_eagerly() or _is_traced():
+        return result
+    return default
+
+
+def _is_traced() -> bool:
+    return hasattr(tf.compat.v1.get_default_graph(), "outer_graph")
+
+
+def _replica() -> str:
+    """Returns the number of this replica, if there is one and the number is known by now."""
+    context = tf.distribute.get_replica_context()
+    if context is None:
+        return ""
+    return str(tf.get_static_value(context.replica_id_in_sync_group))
 
 
 def _change_stored(owner: Any, change: Callable[[Any], Any]) -> None:

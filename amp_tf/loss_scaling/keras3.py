@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import types
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -15,6 +15,7 @@ from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import replicas
 from amp_tf.loss_scaling.calls import scaled_step
 from amp_tf.loss_scaling.finite import check_any, clips_norm
+from amp_tf.loss_scaling.kept import store_result, take_result
 from amp_tf.loss_scaling.scaler import Memory, Scaler, unzip
 from amp_tf.loss_scaling.schedule import (
     DEFAULT_GROWTH_STEPS,
@@ -26,6 +27,7 @@ from amp_tf.loss_scaling.wrapping import (
     InnerSettings,
     SavedScale,
     ScalingMethods,
+    delegating,
     without_autograph,
 )
 
@@ -51,6 +53,14 @@ class _ScaleState(SavedScale, keras.losses.Loss):  # type: ignore[misc]
 
 
 @keras.saving.register_keras_serializable(package="amp_tf")
+@delegating(
+    "add_optimizer_variables",
+    "add_variable_from_reference",
+    "exclude_from_weight_decay",
+    "finalize_variable_values",
+    "stateless_apply",
+    "update_step",
+)
 class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _KerasWrapper):  # type: ignore[misc]
     """A Keras 3 optimizer that scales the loss and skips steps with nonfinite gradients.
 
@@ -128,10 +138,12 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Any:
         """As :meth:`apply`, by pairs.
 
-        Returns the inner optimizer's counter, which skipped steps do not advance.
+        Returns the result of a user's own optimizer; tensors in it are zero for a step that was
+        skipped. Others give the inner optimizer's counter, which skipped steps do not advance.
         """
         self._step("apply_gradients", *unzip(grads_and_vars))
-        return _counter_of(self.inner_optimizer)
+        inner = self.inner_optimizer
+        return take_result(inner, _counter_of(inner))
 
     @without_autograph
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
@@ -218,14 +230,6 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         """The wrapped optimizer's variables, then the scale and its counters."""
         return [*self.inner_optimizer.variables, *self._variables]
 
-    def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
-        self.inner_optimizer.exclude_from_weight_decay(var_list=var_list, var_names=var_names)
-
-    def stateless_apply(
-        self, optimizer_variables: Any, grads: Any, trainable_variables: Any
-    ) -> Any:
-        return self.inner_optimizer.stateless_apply(optimizer_variables, grads, trainable_variables)
-
     def save_own_variables(self, store: Any) -> None:
         """Writes what the inner optimizer alone would write; the scale goes to its own group."""
         if self._pending_weights is None:
@@ -243,12 +247,13 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         arrays = {key: store[key][()] for key in keys}
         if not arrays:
             return
-        expected = len(self.inner_optimizer.variables)
+        inner = self.inner_optimizer
+        expected = len(inner.variables)
         if not self.built and len(arrays) > expected:
             self._pending_weights = arrays
             return
-        of_wrapper = len(arrays) - expected  # those of Keras' own wrapper, if it was saved
-        if of_wrapper not in (0, len(_KERAS_WRAPPER)):
+        is_wrapped = _is_of_keras_wrapper(arrays, inner.variables)
+        if len(arrays) != expected and not is_wrapped:
             warnings.warn(
                 f"amp_tf: optimizer '{self.name}': the file holds {len(arrays)} variables of an "
                 f"optimizer, not {expected}; its state is not loaded. Compile the model with the "
@@ -256,12 +261,15 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
                 stacklevel=2,
             )
             return
-        inner = {str(number): arrays[str(number + of_wrapper)] for number in range(expected)}
-        self.inner_optimizer.load_own_variables(inner)
-        if of_wrapper:
-            wrapper = {name: arrays[str(number)] for number, name in enumerate(_KERAS_WRAPPER)}
-            self._scale.assign(usable_scale(float(wrapper["dynamic_scale"]), self._scaler.schedule))
-            self._counters.assign([int(wrapper["step_counter"]), 0, 0, 0, 0, 0])
+        if not is_wrapped:
+            inner.load_own_variables(arrays)
+            return
+        of_wrapper = len(_KERAS_WRAPPER)
+        shifted = {str(number): arrays[str(number + of_wrapper)] for number in range(expected)}
+        inner.load_own_variables(shifted)
+        wrapper = {name: arrays[str(number)] for number, name in enumerate(_KERAS_WRAPPER)}
+        self._scale.assign(usable_scale(float(wrapper["dynamic_scale"]), self._scaler.schedule))
+        self._counters.assign([int(wrapper["step_counter"]), 0, 0, 0, 0, 0])
 
     def get_weights(self) -> list[Any]:
         """Copies of all ``variables``, as arrays."""
@@ -288,6 +296,16 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
 
 
 wrap = LossScaleOptimizer  #: the adapter's entry, for ``amp_tf.LossScaleOptimizer``
+
+
+def _is_of_keras_wrapper(arrays: Mapping[str, Any], variables: Sequence[Any]) -> bool:
+    """Tells by the shapes whether Keras' own wrapper saved arrays, around these variables."""
+    shapes: list[tuple[int, ...]] = [()] * len(_KERAS_WRAPPER)
+    for variable in variables:
+        shapes.append(tuple(variable.shape))
+    if len(arrays) != len(shapes):
+        return False
+    return all(arrays[str(number)].shape == shape for number, shape in enumerate(shapes))
 
 
 def _check_variables(
@@ -321,7 +339,8 @@ def _apply(
 
     def step(grads: Any) -> None:
         if method == "apply_gradients" and variables is not None:
-            optimizer.apply_gradients(list(zip(grads, variables, strict=True)))
+            pairs = list(zip(grads, variables, strict=True))
+            store_result(optimizer, optimizer.apply_gradients(pairs))
         else:
             optimizer.apply(grads, variables)
 

@@ -168,7 +168,10 @@ def _branch(action: Callable[[], Any], taken: bool) -> Callable[[], Any]:
     """A branch of the condition: it returns ``taken`` once the operations of its action ran."""
 
     def run() -> Any:
-        operations = [op for op in tf.nest.flatten(action()) if op is not None]
+        operations = []
+        for result in tf.nest.flatten(action()):
+            if tf.is_tensor(result) or isinstance(result, tf.Operation):
+                operations.append(result)
         if tf.executing_eagerly():
             return tf.constant(taken)
         with tf.control_dependencies(operations):

@@ -10,7 +10,7 @@ import tf_keras
 from tf_keras.src.mixed_precision import loss_scale_optimizer as keras_wrappers
 from tf_keras.src.optimizers import utils as optimizer_utils
 
-from amp_tf.loss_scaling import finite, replicas
+from amp_tf.loss_scaling import finite, kept, replicas
 from amp_tf.loss_scaling.scaler import Memory, Scaler, unzip
 from amp_tf.loss_scaling.schedule import (
     DEFAULT_GROWTH_STEPS,
@@ -23,6 +23,7 @@ from amp_tf.loss_scaling.wrapping import (
     SavedScale,
     ScalingMethods,
     accepted,
+    delegating,
     without_autograph,
 )
 
@@ -94,7 +95,7 @@ class _Scaling(ScalingMethods, InnerSettings):
     def _place(self) -> str:
         return f"{type(self._optimizer).__name__} optimizer"  # for messages
 
-    def _step(self, given: list[tuple[Any, Any]], **keywords: Any) -> Any:
+    def _step(self, given: list[tuple[Any, Any]], keywords: dict[str, Any]) -> Any:
         """Takes or skips the inner optimizer's step, which sums gradients over replicas itself."""
         replicas.check_in_replica("apply_gradients")
         keras_wrappers._raise_if_strategy_unsupported()
@@ -106,7 +107,9 @@ class _Scaling(ScalingMethods, InnerSettings):
 
         def take(gradients: Any) -> Any:
             pairs = list(zip(gradients, variables, strict=True))
-            return method(pairs, **accepted(method, **keywords))
+            result = method(pairs, **keywords)
+            kept.store_result(inner, result)
+            return result
 
         def on_each(strategy: Any, gradients: Any) -> Any:
             with replicas.sums_of_one([inner], self._sum):
@@ -123,6 +126,16 @@ class _Scaling(ScalingMethods, InnerSettings):
 
 
 @tf_keras.saving.register_keras_serializable(package="amp_tf")
+@delegating(
+    "add_variable",
+    "add_variable_from_reference",
+    "aggregate_gradients",
+    "exclude_from_weight_decay",
+    "load_own_variables",
+    "save_own_variables",
+    "set_weights",
+    "update_step",
+)
 class LossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizerV3):  # type: ignore[misc]
     """A new-style tf_keras optimizer that scales the loss and skips steps with nonfinite gradients.
 
@@ -140,40 +153,39 @@ class LossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizerV3):  # type
         self._optimizer.build(variables)
         self._scaler.nonfinite_variables.watch(variables)
 
-    def set_weights(self, weights: Any) -> None:
-        """Sets the wrapped optimizer's weights; ``variables`` and HDF5 files hold no others."""
-        self._optimizer.set_weights(weights)
-
     @without_autograph
     def apply_gradients(
         self,
         grads_and_vars: Iterable[tuple[Any, Any]],
         name: str | None = None,
         skip_gradients_aggregation: bool = False,
+        experimental_aggregate_gradients: bool = True,
         **kwargs: Any,
     ) -> Any:
         """Applies one step, or skips it; returns the inner optimizer's counter.
 
         ``experimental_aggregate_gradients`` is the older opposite of
-        ``skip_gradients_aggregation``.
+        ``skip_gradients_aggregation``. Other arguments go to a user's own optimizer, whose result
+        is returned; tensors in it are zero for a step that was skipped.
         """
         pairs = list(grads_and_vars)
         if not pairs:
             return self.iterations
         keywords: dict[str, Any] = {"name": name}
-        is_summed = not kwargs.pop("experimental_aggregate_gradients", True)
-        if is_summed or skip_gradients_aggregation:
+        if skip_gradients_aggregation or not experimental_aggregate_gradients:
             keywords["skip_gradients_aggregation"] = True
         method = self._optimizer.apply_gradients
+        keywords = {**accepted(method, **keywords), **kwargs}
         if not self._scaler.decides(self._place):
-            return method(pairs, **accepted(method, **keywords))
+            return method(pairs, **keywords)
         with tf.init_scope():
             self.build([variable for _, variable in pairs])
-        self._step(pairs, **keywords)
-        return self.iterations
+        self._step(pairs, keywords)
+        return kept.take_result(self._optimizer, self.iterations)
 
 
 @tf_keras.saving.register_keras_serializable(package="amp_tf")
+@delegating("_decayed_lr", "add_slot", "add_weight")
 class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # type: ignore[misc]
     """A legacy tf_keras optimizer that scales the loss and skips nonfinite steps.
 
@@ -193,23 +205,30 @@ class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # 
         grads_and_vars: Iterable[tuple[Any, Any]],
         name: str | None = None,
         experimental_aggregate_gradients: bool = True,
+        **kwargs: Any,
     ) -> Any:
-        """Applies one step, or skips it; in a TF1 graph returns the operation to run."""
+        """Applies one step, or skips it; in a TF1 graph returns the operation to run.
+
+        Arguments and results of a user's own optimizer are passed on, as by
+        :meth:`LossScaleOptimizer.apply_gradients`.
+        """
         inner = self._optimizer
         keywords: dict[str, Any] = {"name": name}
         if not experimental_aggregate_gradients:
             keywords["experimental_aggregate_gradients"] = False
         method = inner.apply_gradients
+        keywords = {**accepted(method, **keywords), **kwargs}
         if not self._scaler.decides(self._place):
-            return method(grads_and_vars, **accepted(method, **keywords))
+            return method(grads_and_vars, **keywords)
         pairs = list(optimizer_utils.filter_empty_gradients(grads_and_vars))
         with tf.init_scope():  # slots must not be created inside a condition
             _ = inner.iterations
             inner._create_all_weights([variable for _, variable in pairs])
-        taken = self._step(pairs, **keywords)
+        taken = self._step(pairs, keywords)
+        default = tf.group(taken)
         if tf.executing_eagerly():
-            return inner.iterations
-        return tf.group(taken)
+            default = inner.iterations
+        return kept.take_result(inner, default)
 
 
 def wrap(inner_optimizer: Any, initial_scale: float, **settings: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -14,7 +14,13 @@ from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.calls import inner_call
 from amp_tf.loss_scaling.scaler import Memory, Scaler, unzip
 from amp_tf.loss_scaling.schedule import DEFAULT_INITIAL_SCALE, Schedule, build_schedule
-from amp_tf.loss_scaling.wrapping import ScalingMethods, accepted, without_autograph
+from amp_tf.loss_scaling.wrapping import (
+    ScalingMethods,
+    accepted,
+    delegating,
+    without_autograph,
+)
+from amp_tf.oplists.table import GRADIENT_ACCUMULATORS
 
 _v1: Any = tf.compat.v1
 
@@ -49,16 +55,37 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
         A program may create its initializer before its optimizer, or initialize only the variables
         that it trains.
         """
-        if tf.compat.v1.executing_eagerly_outside_functions() or tf.distribute.has_strategy():
+        if not _is_in_session():
             return tf.convert_to_tensor(variable)
+        is_initialized = type(variable).is_initialized(variable)
+        return tf.cond(is_initialized, variable.read_value, lambda: self._first(variable))
+
+    def _add_weight(self, name: str, initial_value: Any, dtype: Any = None) -> Any:
+        variable = super()._add_weight(name, initial_value, dtype)
+        if _is_in_session():
+            # A session that asks whether it is ready calls this.
+            variable.is_initialized = functools.partial(self._initialize, variable)
+        return variable
+
+    def _initialize(self, variable: Any, name: str | None = None) -> Any:
+        """Gives a variable its initial value in a session that has not initialized it.
+
+        Returns a tensor: true.
+        """
+
+        def assign() -> Any:
+            assigned = variable.assign(self._first(variable), read_value=False)
+            with tf.control_dependencies([assigned]):
+                return tf.constant(True)
+
+        is_initialized = type(variable).is_initialized(variable, name)
+        return tf.cond(is_initialized, lambda: tf.constant(True), assign)
+
+    def _first(self, variable: Any) -> Any:
         first: Any = 0
         if variable is self.scale:
             first = self.schedule.initial_state().scale
-        return tf.cond(
-            variable.is_initialized(),
-            variable.read_value,
-            lambda: tf.constant(first, variable.dtype, variable.shape),
-        )
+        return tf.constant(first, variable.dtype, variable.shape)
 
     def update(self, grads: Any) -> Any:
         """Refuses: TensorFlow's own wrapper was given this scale."""
@@ -72,13 +99,21 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
         return {"initial_loss_scale": float(self.schedule.initial_state().scale)}
 
 
+def _is_in_session() -> bool:
+    """Tells whether variables belong to a session, which may not have initialized them."""
+    is_eager = tf.compat.v1.executing_eagerly_outside_functions()
+    return not is_eager and not tf.distribute.has_strategy()
+
+
+@delegating("get_slot", "get_slot_names")
 class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossScaleOptimizer):  # type: ignore[misc]
     """A TF1 optimizer that scales the loss and skips steps with nonfinite gradients.
 
     ``minimize`` needs nothing else; gradients may be clipped between ``compute_gradients``, which
     returns them unscaled, and ``apply_gradients``. A skipped step changes nothing but the scale and
-    its counters: ``global_step`` stays. A graph that calls ``tf.gradients`` itself scales the loss
-    with :meth:`scale_loss`, and ``apply_gradients`` then unscales.
+    its counters: ``global_step`` stays, unless the gradients come from accumulators, as those of
+    ``SyncReplicasOptimizer`` do. A graph that calls ``tf.gradients`` itself scales the loss with
+    :meth:`scale_loss`, and ``apply_gradients`` then unscales.
 
     Arguments and errors are those of :func:`amp_tf.LossScaleOptimizer`.
     """
@@ -113,20 +148,25 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
 
     @without_autograph
     def apply_gradients(
-        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
+        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None, **kwargs: Any
     ) -> Any:
-        """Applies one step, or skips it.
+        """Applies one step, or skips it; other arguments go to the inner optimizer.
 
         Returns the operation to run; in eager code, whether the step was taken.
         """
         replicas.check_in_replica("apply_gradients")
         if not self._scaler.decides(self._optimizer.get_name()):
-            return self._apply(grads_and_vars, global_step=global_step, name=name)
-        gradients, variables = unzip(self._take_pairs(grads_and_vars))
+            return self._apply(grads_and_vars, kwargs, global_step=global_step, name=name)
+        given = list(grads_and_vars)
+        is_accumulated = not tf.executing_eagerly() and any(map(_is_accumulated, given))
+        if is_accumulated:
+            # The step is run apart from the losses: it must not ask whether they were finite.
+            self._scaler._take_loss()
+        gradients, variables = unzip(self._take_pairs(given))
 
         def step(gradients: Any) -> Any:
             pairs = list(zip(gradients, variables, strict=True))
-            return self._apply(pairs, global_step=global_step)
+            return self._apply(pairs, kwargs, global_step=global_step)
 
         # Checkpoints know variables by their names, so the step has the name scope around the
         # condition.
@@ -144,10 +184,16 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
                     return done
                 return strategy.group(done)
 
-        taken = self._scaler.step(gradients, take, headroom=replicas.count())
+        with _conditions_for(variables):
+            taken = self._scaler.step(gradients, take, headroom=replicas.count())
         if tf.executing_eagerly():
             return taken
-        train_op = tf.group(taken, name=name or self.get_name())
+        done = [taken]
+        if is_accumulated and global_step is not None:
+            # Accumulators drop gradients of the steps before theirs, and count skipped ones.
+            missing = tf.cast(tf.logical_not(taken), global_step.dtype.base_dtype)
+            done.append(_v1.assign_add(global_step, missing))
+        train_op = tf.group(*done, name=name or self.get_name())
         if train_op not in tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.TRAIN_OP):
             tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TRAIN_OP, train_op)
         return train_op
@@ -169,14 +215,8 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
             return tf.where(taken, value, tf.zeros_like(value))
 
         zeroed = [finite.map_values(zero, gradient) for gradient in gradients]
-        applied = self._apply(list(zip(zeroed, variables, strict=True)))
+        applied = self._apply(list(zip(zeroed, variables, strict=True)), {})
         return tf.group(applied, taken)
-
-    def get_slot(self, var: Any, name: str) -> Any:
-        return self._optimizer.get_slot(var, name)
-
-    def get_slot_names(self) -> Any:
-        return self._optimizer.get_slot_names()
 
     def delegate_to(self, methods: Mapping[str, Any]) -> None:
         """Makes the wrapper call these in place of the inner optimizer's own, which call it."""
@@ -187,15 +227,39 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         pairs = [pair for pair in grads_and_vars if pair[0] is not None]
         return self._scaler.unscaled_pairs(pairs, where=self._optimizer.get_name(), fix=_COMPUTE)
 
-    def _apply(self, pairs: Any, **keywords: Any) -> Any:
+    def _apply(self, pairs: Any, of_caller: Mapping[str, Any], **keywords: Any) -> Any:
+        """Calls the inner optimizer, with those keywords that it takes and all of the caller's."""
         method = self._inner_method("apply_gradients")
         with inner_call():
-            return method(pairs, **accepted(method, **keywords))
+            return method(pairs, **accepted(method, **keywords), **of_caller)
 
     def _inner_method(self, name: str) -> Callable[..., Any]:
         if name in self._methods:
             return functools.partial(self._methods[name], self._optimizer)
         return getattr(self._optimizer, name)  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def _conditions_for(variables: Iterable[Any]) -> Iterator[None]:
+    """Makes conditions in TF1's form if variables are references, which functions cannot hold.
+
+    Meanwhile, conditions that other threads make have this form, too.
+    """
+    has_references = any(variable.dtype._is_ref_dtype for variable in variables)
+    if not has_references or not _v1.control_flow_v2_enabled():
+        yield
+        return
+    _v1.disable_control_flow_v2()
+    try:
+        yield
+    finally:
+        _v1.enable_control_flow_v2()
+
+
+def _is_accumulated(pair: tuple[Any, Any]) -> bool:
+    """Tells whether a gradient comes from an accumulator, which counts the steps itself."""
+    value = finite.values_of(pair[0])
+    return tf.is_tensor(value) and value.op.type in GRADIENT_ACCUMULATORS
 
 
 wrap = LossScaleOptimizer  #: the adapter's entry, for ``amp_tf.LossScaleOptimizer``

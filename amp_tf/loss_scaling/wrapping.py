@@ -13,6 +13,9 @@ from amp_tf.loss_scaling.scaler import Scaler
 from amp_tf.loss_scaling.schedule import DynamicScale, Schedule
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
+_Wrapper = TypeVar("_Wrapper", bound=type)
+#: the methods that every ``minimize`` calls, in one of the libraries or another
+_OF_MINIMIZE = ("compute_gradients", "_compute_gradients", "apply_gradients")
 
 
 def without_autograph(method: _Method) -> _Method:
@@ -65,9 +68,23 @@ class StateMethods:
 class ScalingMethods(StateMethods):
     """Methods that scale and unscale, in place of those of the library's class."""
 
+    inner_optimizer: Any
+
     def __dir__(self) -> Iterable[str]:
         # Keras' saving walks dir(): the inner optimizer's state is saved once, in this one's place.
         return sorted(set(super().__dir__()) - {"inner_optimizer", "_optimizer", "_trackable"})
+
+    @property
+    def minimize(self) -> Any:
+        """The library's method, or that of the inner optimizer's own class.
+
+        Either one takes the gradients of the scaled loss from this wrapper, which makes its step.
+        """
+        of_library = super().minimize  # type: ignore[misc]
+        inner = self.inner_optimizer
+        if type(inner).minimize is of_library.__func__:
+            return of_library
+        return _scaling(self, inner).minimize
 
     @without_autograph
     def scale_loss(self, loss: Any) -> Any:
@@ -95,6 +112,47 @@ class ScalingMethods(StateMethods):
         ``apply_gradients`` takes the results unchanged.
         """
         return self._scaler.unscale_for_loop(grads)
+
+
+def _scaling(wrapper: Any, inner: Any) -> Any:
+    """Makes an object that is the inner optimizer but for the methods that ``minimize`` calls.
+
+    It has the optimizer's class and attributes, so it may be ``self`` in the user's methods.
+    """
+    own: Any = type(inner)
+    methods = {}
+    for name in _OF_MINIMIZE:
+        if hasattr(type(wrapper), name):
+            methods[name] = getattr(wrapper, name)
+    made = object.__new__(type(own)(own.__name__, (own,), methods))
+    object.__setattr__(made, "__dict__", vars(inner))
+    return made
+
+
+def delegating(*names: str) -> Callable[[_Wrapper], _Wrapper]:
+    """Makes methods of a wrapper those of its inner optimizer.
+
+    The wrapper inherits them from the library's class, where they would find no state.
+    """
+
+    def decorate(wrapper: _Wrapper) -> _Wrapper:
+        for name in names:
+            setattr(wrapper, name, _InnerMethod(name))
+        return wrapper
+
+    return decorate
+
+
+class _InnerMethod:
+    """A method of the inner optimizer, read as an attribute of its wrapper."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, wrapper: Any, cls: type) -> Any:
+        if wrapper is None:  # read from the class
+            return self
+        return getattr(wrapper.inner_optimizer, self._name)
 
 
 def accepted(method: Callable[..., Any], **keywords: Any) -> dict[str, Any]:

@@ -365,7 +365,8 @@ class VariableSearch:
         is_passing = op in _PASSING and position == 0 and view.names[reader] not in body.preserved
         if is_passing and unit == body.output_unit(reader, 0):
             self._change(handle, body, "unit", unit)
-            self._follow_value(handle, body, reader)
+            for port in range(len(view.signatures[reader].outputs)):
+                self._follow_value(handle, body, reader, port)
             return
         if self._stays(body, node, reader):
             self._change(handle, body, "result", node)

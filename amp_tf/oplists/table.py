@@ -457,6 +457,11 @@ VARIABLE_WRITES = Trait("AssignVariableOp")
 CHECKPOINT_WRITES = {"SaveV2": 3}
 #: Ops that read a checkpoint.
 CHECKPOINT_READS = Trait("RestoreV2")
+#: Ops that give the mean of the gradients of several workers.
+GRADIENT_ACCUMULATORS = Trait(
+    """AccumulatorTakeGradient ResourceAccumulatorTakeGradient
+    SparseAccumulatorTakeGradient"""
+)
 #: The op that passes values on and stops differentiation.
 GRADIENT_GATE = "PreventGradient"
 #: Ops whose inputs belong to a loop or a branch, but not their results.

@@ -22,10 +22,9 @@ remapper, when it runs again, fuses it with both and the activation.
     after:   Conv2D(x, w * s) → BiasAdd (c * s + b) → Relu
 
 It is faster where two float32 passes over the result cost more than one over the filter; an unknown
-batch counts as one example. Refused: a filter that may be scaled already; a scale that comes from a
-product, which may be scaled and move itself; a depthwise convolution with two sums behind its
-scale, for which TensorFlow's remapper makes a node without an op; NCHW. FusedBatchNormV3 of older
-Keras is left to the remapper.
+batch counts as one example. Refused: a filter that may be scaled already; a depthwise convolution
+with two sums behind its scale, for which TensorFlow's remapper makes a node without an op; NCHW.
+FusedBatchNormV3 of older Keras is left to the remapper.
 
 *Lifting*. Keras 3 multiplies sequences as one large matrix, and adds the bias after reshaping the
 result. A reshaping that keeps the last dimension may change places with a bias along it: each value
@@ -235,10 +234,14 @@ class _FoldSearch:
         rewires = tuple(Rewire(*place, *source) for place, source in sorted(inputs.items()))
         of_bias = {"data_format": attribute(s=b"NHWC"), "N": None}
         biases = tuple(Reop(node, "BiasAdd", of_bias) for node in self._biased)
+        new = []
+        for added in self._new.nodes:
+            read = tuple((self._value_of(node), port) for node, port in added.inputs)
+            new.append(added._replace(inputs=read))
         models = dict(self._vectors)
         for product, scale in self._scales.items():
             models[scale] = self._view.inputs(product)[1][0]  # it has the filter's shape
-        edits = Edits(biases, rewires=rewires, new=tuple(self._new.nodes))
+        edits = Edits(biases, rewires=rewires, new=tuple(new))
         folded = Folded(frozenset(self._scales.values()))
         return _then(self._form, edits, models, folded, self._new.models)
 
@@ -276,7 +279,7 @@ class _FoldSearch:
             factor = reshape(view, self._new, vector, filter_shape[2:], scale)
         self._instead[scale] = top
         self._inputs[scale, position] = view.inputs(product)[1]
-        self._inputs[scale, 1 - position] = factor
+        self._values[scale, 1 - position] = factor
         self._inputs[product, 1] = (scale, 0)
         self._scales[product] = scale
         self._tops[product] = top
@@ -307,9 +310,6 @@ class _FoldSearch:
             return None
         if has_channels_first(view.protos[product].attr):
             return None
-        for source, _ in view.inputs(vector[0]):
-            if view.ops[source] in table.SCALABLE:
-                return None  # the vector may be a scaled result itself, and move
         if not _pays(result, filter_shape, self._form.job.resolution.costs):
             return None
         return filter_shape

@@ -166,6 +166,29 @@ def test_a_file_of_another_optimizer_is_not_loaded_and_says_so(tmp_path):
         loaded_from(other, tmp_path)
 
 
+def momentum():
+    return keras.optimizers.SGD(0.01, momentum=0.5)
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+@pytest.mark.parametrize("optimizer", [momentum, keras.optimizers.Adam])
+def test_four_more_variables_are_not_taken_for_those_of_keras_own_wrapper(
+    optimizer, is_built, tmp_path, recwarn
+):
+    """Adam has four more for four variables than SGD, and than Adam for two variables."""
+    other = make_model()
+    train(other)
+    other.save_weights(tmp_path / "m.weights.h5")
+    ours = make_model(optimizer=optimizer())
+    ours.layers[0].trainable = optimizer is momentum
+    if is_built:
+        ours.optimizer.build(ours.trainable_variables)
+    ours.load_weights(tmp_path / "m.weights.h5")
+    ours.optimizer.build(ours.trainable_variables)
+    assert [w for w in recwarn if "its state is not loaded" in str(w.message)]
+    assert int(ours.optimizer.iterations.numpy()) == 0
+
+
 def test_the_file_holds_every_variable_once(tmp_path):
     model = make_model()
     train(model)

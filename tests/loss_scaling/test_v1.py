@@ -148,3 +148,65 @@ def test_a_users_apply_gradients_is_called_with_what_it_takes(own, counts, enabl
         session.run(v1.global_variables_initializer())
         session.run(step)
         assert session.run([weight, count]) == [0.0, counts]
+
+
+def test_further_arguments_are_passed_on():
+    with tf.Graph().as_default(), v1.Session() as session:
+        weight = v1.get_variable("w", initializer=1.0)
+        optimizer = amp_tf.LossScaleOptimizer(SGD(0.5))
+        pairs = optimizer.compute_gradients(2.0 * weight)
+        step = optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
+        session.run(v1.global_variables_initializer())
+        session.run(step)
+        assert session.run(weight) == 0.0
+        with pytest.raises(TypeError, match="no_such"):
+            optimizer.apply_gradients(pairs, no_such=1)
+
+
+def test_synchronous_replicas_go_on_after_a_skipped_step():
+    values = (1.0, np.inf, 1.0, 1.0)
+    with tf.Graph().as_default():
+        x = v1.placeholder(tf.float32, ())
+        weight = v1.get_variable("w", initializer=1.0)
+        count = v1.train.get_or_create_global_step()
+        inner = amp_tf.LossScaleOptimizer(SGD(0.25))
+        optimizer = v1.train.SyncReplicasOptimizer(inner, replicas_to_aggregate=1)
+        step = optimizer.minimize(weight * x, global_step=count)
+        # Without tokens at the start, each turn waits for its own step.
+        hooks = [optimizer.make_session_run_hook(is_chief=True, num_tokens=0)]
+        # A gradient that is dropped as too old would be waited for without an end.
+        patience = v1.ConfigProto(operation_timeout_in_ms=20_000)
+        with v1.train.MonitoredTrainingSession(hooks=hooks, config=patience) as session:
+            for value in values:
+                session.run(step, {x: value})
+            assert session.run([weight, count]) == [0.25, 4]
+            assert session.run(inner.loss_scale) < 2.0**15
+
+
+def test_a_session_is_ready_whose_initializer_was_made_before_the_optimizer():
+    with tf.Graph().as_default():
+        weight = v1.get_variable("w", initializer=1.0)
+        count = v1.train.get_or_create_global_step()
+        initialize = v1.global_variables_initializer()
+        optimizer = amp_tf.LossScaleOptimizer(SGD(0.25), 8.0)
+        step = optimizer.minimize(1.0 * weight, global_step=count)
+        creator = v1.train.ChiefSessionCreator(v1.train.Scaffold(init_op=initialize))
+        with v1.train.MonitoredSession(creator) as session:
+            assert session.run(optimizer.loss_scale) == 8.0
+            session.run(step)
+            assert session.run(weight) == 0.75
+
+
+@pytest.mark.parametrize("make", [SGD, v1.train.AdamOptimizer])
+@pytest.mark.parametrize("value", [1.0, np.nan])
+def test_reference_variables_train_where_conditions_are_functions(make, value):
+    assert v1.control_flow_v2_enabled()
+    with tf.Graph().as_default(), v1.Session() as session:
+        weight = v1.get_variable("w", initializer=1.0, use_resource=False)
+        optimizer = amp_tf.LossScaleOptimizer(make(0.5))
+        step = optimizer.minimize(weight * value)
+        session.run(v1.global_variables_initializer())
+        session.run(step)
+        assert session.run(weight) == pytest.approx(0.5 if value == 1.0 else 1.0)
+        assert optimizer.status(session).steps == 1
+    assert v1.control_flow_v2_enabled()

@@ -252,6 +252,28 @@ def test_a_model_of_tensorflow_1_is_stored_if_its_variables_are_resources(
     np.testing.assert_array_equal(_answer_of_v1(tmp_path / "stored", "serve"), expected)
 
 
+@pytest.mark.parametrize("on", [_product, _exponential])
+@pytest.mark.parametrize("off", [_product, _exponential])
+def test_both_branches_of_a_condition_of_tensorflow_1_read_a_weight_that_was_read_before(
+    off, on, tmp_path
+):
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, (None, 8), name="x")
+        w = v1.get_variable("w", (8, 8), use_resource=True)
+        is_on = v1.placeholder_with_default(True, (), name="is_on")
+        value_off, value_on = tf.raw_ops.Switch(data=w.read_value(), pred=is_on)
+        answers = [off(value_off, x), on(value_on, x)]
+        y = tf.identity(tf.raw_ops.Merge(inputs=answers)[0], name="y")
+        session.run(v1.global_variables_initializer())
+        v1.saved_model.simple_save(session, str(tmp_path / "f32"), {"x": x}, {"y": y})
+    convert_saved_model(tmp_path / "f32", tmp_path / "converted", BFLOAT16)
+    report = convert_saved_model(tmp_path / "f32", tmp_path / "stored", BFLOAT16, weights="f16")
+    kept = None if off is on is _product else Kept.READ
+    assert _kept(report.weights) == {"w": kept}
+    expected = _answer_of_v1(tmp_path / "converted", "serve")
+    np.testing.assert_array_equal(_answer_of_v1(tmp_path / "stored", "serve"), expected)
+
+
 @pytest.mark.parametrize(("use", "kept"), [(tf.matmul, None), (tf.add, Kept.READ)])
 def test_all_graphs_of_a_model_count(use, kept, tmp_path):
     """Two MetaGraphs share the variables."""

@@ -337,29 +337,51 @@ def test_inside_a_loop_new_nodes_are_in_its_frame(conv, channels):
     check_agreement(proto, result)
 
 
-GATE = "gate = DepthwiseConv2dNative(v, w2) padding='SAME' strides=[1, 1, 1, 1]"
-CONV = "conv = DepthwiseConv2dNative(x, w) padding='SAME' strides=[1, 1, 1, 1]"
+GATE = """
+        gate = DepthwiseConv2dNative(v, w2) padding='SAME' strides=[1, 1, 1, 1]
+        {bias}
+        scaled2 = Mul({biased}, s2)
+        {sum}
+"""
+CONV = "conv = {op}(x, w) padding='SAME' strides=[1, 1, 1, 1]"
+BIASED = {
+    "": "gate",
+    "c = Placeholder() shape=[16]\n        gate_biased = BiasAdd(gate, c)": "gate_biased",
+}
+SHIFTED = {"": "scaled2", "shifted2 = AddV2(scaled2, s2)": "shifted2"}
 
 
-@pytest.mark.parametrize("products", [(GATE, CONV), (CONV, GATE)], ids=["gate first", "gate last"])
-def test_a_scale_that_is_itself_a_scaled_product_stays_where_it_is(products):
+@pytest.mark.parametrize("is_gate_first", [False, True])
+@pytest.mark.parametrize("factor", SHIFTED)
+@pytest.mark.parametrize("bias", BIASED)
+@pytest.mark.parametrize("op", ["Conv2D", "DepthwiseConv2dNative"])
+def test_a_product_may_be_scaled_by_what_is_itself_a_scaled_product(
+    op, bias, factor, is_gate_first
+):
+    gate = GATE.format(bias=bias, biased=BIASED[bias], sum=factor)
+    products = [CONV.format(op=op), gate]
+    if is_gate_first:
+        products.reverse()
     proto = graph(
         f"""
         x = Placeholder() shape=[1, 32, 32, 16]
-        w = Placeholder() shape=[3, 3, 16, 1]
+        w = Placeholder() shape=[3, 3, 16, {16 if op == "Conv2D" else 1}]
         v = Placeholder() shape=[1, 1, 1, 16]
         w2 = Placeholder() shape=[1, 1, 16, 1]
         s2 = Placeholder() shape=[16]
         w3 = Placeholder() shape=[3, 3, 16, 64]
         {products[0]}
-        scaled2 = Mul(gate, s2)
         {products[1]}
-        scaled = Mul(conv, scaled2)
+        scaled = Mul(conv, {SHIFTED[factor]})
         act = Conv2D(scaled, w3) padding='SAME' strides=[1, 1, 1, 1]
         fetch = Identity(act)
         """
     )
-    check_agreement(proto, rewrite(proto))
+    result = rewrite(proto)
+    assert result.report.folded >= 1
+    assert without_casts(result.graph)["scaled"][0] == "w"
+    check_agreement(proto, result)
+    assert not rewrite(result.graph).changed
 
 
 DEPTHWISE_RESIDUAL = DEPTHWISE.replace(

@@ -236,15 +236,22 @@ def train_beside_a_thread():
 
 
 class Storing(keras.optimizers.SGD):
-    """Stores its gradients' norm for the step to read."""
+    """Stores its gradients' norm for the step to read, and returns half of it."""
 
     def apply(self, grads, trainable_variables=None):
         self.norm = tf.linalg.global_norm(grads)
         super().apply(grads, trainable_variables)
 
+    def apply_gradients(self, grads_and_vars):
+        half = tf.linalg.global_norm([gradient for gradient, _ in grads_and_vars]) / 2.0
+        super().apply_gradients(grads_and_vars)
+        return half
+
 
 def norms_of(options):
-    """The norm that each replica reads after each step, the second of which is skipped."""
+    """The norms that each replica reads and gets after each step, the second of which is
+    skipped.
+    """
     with strategy.scope():
         weight = keras.Variable([1.0, 2.0])
         optimizer = amp_tf.LossScaleOptimizer(Storing(0.5, **options), 2.0**10)
@@ -253,8 +260,8 @@ def norms_of(options):
     def step(x):
         with tf.GradientTape() as tape:
             loss = optimizer.scale_loss(tf.reduce_sum(weight.value * x))
-        optimizer.apply_gradients([(tape.gradient(loss, weight.value), weight)])
-        return tf.identity(optimizer.inner_optimizer.norm)
+        returned = optimizer.apply_gradients([(tape.gradient(loss, weight.value), weight)])
+        return tf.stack([optimizer.inner_optimizer.norm, returned])
 
     run = on_replicas(step)
     norms = []
