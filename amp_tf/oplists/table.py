@@ -242,10 +242,12 @@ SUMS_IN_EIGEN = Trait("AvgPool")
 #: Ops whose bfloat16 kernel on CPUs keeps a sum of many values in bfloat16, unless oneDNN computes
 #: them with a product.
 SUMS_IN_BFLOAT16 = Trait("BiasAddGrad")
-#: Ops that write a value, or its sum with the old one, to a variable.
+#: Ops that write a value, or its sum with the old one, to a variable or to some rows of one.
 STORING = Trait(
     """Assign AssignAdd AssignSub AssignVariableOp AssignAddVariableOp AssignSubVariableOp
-    ResourceScatterAdd ResourceScatterSub ResourceScatterUpdate ResourceStridedSliceAssign"""
+    ResourceScatterAdd ResourceScatterNdAdd ResourceScatterNdSub ResourceScatterNdUpdate
+    ResourceScatterSub ResourceScatterUpdate ResourceStridedSliceAssign ScatterAdd ScatterNdAdd
+    ScatterNdSub ScatterNdUpdate ScatterSub ScatterUpdate StridedSliceAssign"""
 )
 #: Ops that write a value to a variable as it is.
 WHOLE_WRITES = Trait("Assign AssignVariableOp")

@@ -17,6 +17,7 @@ def programs():
     yield Program("rules/rotary positions of packed texts", _rotary_positions)
     yield Program("rules/years that a network corrects", _corrected_years)
     yield Program("rules/weights that learn by themselves", _learning_weights)
+    yield Program("rules/rows of a state that move a little", _moved_rows)
 
 
 def _ended(w, y, **more):
@@ -163,3 +164,26 @@ def _learning_weights(bench):
         output = function(bench.normal(32, 16))
     bench.note("1", "output", output)
     bench.note("1", "moved", weights - start)
+
+
+def _moved_rows(bench):
+    """A step moves some rows of a state, within bounds; the next product uses them, and they are
+    stored again (joined values).
+    """
+    start = 8.0 + 0.1 * bench.normal(16, 16)
+    state = tf.Variable(start)
+    field = bench.weight(16, 16)
+    last = bench.weight(16, 4)
+    rows = tf.constant([3, 1, 7, 5])
+
+    def run(x: tf.Tensor) -> tf.Tensor:
+        move = 0.004 * tf.tanh(tf.matmul(x, field))
+        new = tf.clip_by_value(tf.gather(state, rows) + move, -10.0, 10.0)
+        state.scatter_update(tf.IndexedSlices(new, rows))
+        return tf.matmul(new, last)
+
+    function = bench.function(run)
+    for _ in range(40):
+        output = function(bench.normal(4, 16))
+    bench.note("1", "output", output)
+    bench.note("1", "moved", state - start)
