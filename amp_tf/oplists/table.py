@@ -207,7 +207,9 @@ TENSOR_LIST_PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}
 #: Ops that ask for the shape of what they read, and for no value.
 SHAPES = Trait("Rank Shape ShapeN")
 #: Ops with which loops and branches store values for their gradients.
-KEEPING = Trait("OptionalFromValue", TENSOR_LIST_WRITERS)
+KEEPING = Trait(
+    "OptionalFromValue StackPushV2 TensorArrayScatterV3 TensorArrayWriteV3", TENSOR_LIST_WRITERS
+)
 #: Ops behind which a TensorList may have readers or writers outside the graph.
 TENSOR_LIST_BOUNDARIES = Trait(
     """OptionalFromValue OptionalGetValue PartitionedCall Placeholder StatefulPartitionedCall _Arg

@@ -343,6 +343,13 @@ SHOWN = {
         "a n b",
         {},
     ),
+    "a maximum that a loop keeps in a stack is found again by its gradient": (
+        f"{GIVEN}size = Const() dtype=int32 value=int32[]*1\na = MatMul(x, y)\n"
+        "stack = StackV2(size) elem_type=float32\nd = Digamma(x)\nm = Max(d, size)\n"
+        "kept = StackPushV2(stack, m)\nb = MatMul(m, y)",
+        "a b",
+        {"m": Code.COMPARED},
+    ),
     # its scale reads the variable that its result goes to, and is float32 on every list
     "the gradient of a normalization whose scale it trains is converted": (
         f"{GIVEN}a = Conv2D(x, y) padding='SAME' strides=[1, 1, 1, 1]\n"
