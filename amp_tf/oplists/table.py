@@ -268,7 +268,7 @@ SUBTRACTING = Trait("SquaredDifference Sub")
 #: Products that filter images, each channel by itself.
 FILTERING = Trait("DepthwiseConv2dNative")
 #: Logarithms, which show how far a value is from one.
-LOGARITHMS = Trait("CumulativeLogsumexp Log Log1p LogMatrixDeterminant")
+LOGARITHMS = Trait("CumulativeLogsumexp Log Log1p LogMatrixDeterminant Xlog1py Xlogy")
 #: Ops on no list whose result depends on how nearly singular a matrix is.
 DECOMPOSING = Trait(
     """BandedTriangularSolve Cholesky CholeskyGrad Eig LogMatrixDeterminant Lu MatrixDeterminant

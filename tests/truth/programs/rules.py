@@ -66,6 +66,15 @@ def sampled_classes(w, x):
     return {"loss": tf.reduce_mean(losses), "losses": losses}
 
 
+def likelihood_of_bits(w, x):
+    """The likelihood of bits, of which a network gives the chances, by xlogy (a logarithm)."""
+    hidden = 2.0 * tf.tanh(w.dense(x, 32, "in"))
+    chances = tf.sigmoid(2.5 * w.dense(hidden, 8, "out"))
+    bits = tf.cast(x[:, :8] > 0.0, tf.float32)
+    logs = tf.math.xlogy(bits, chances) + tf.math.xlog1py(1.0 - bits, -chances)
+    return {"loss": -tf.reduce_mean(logs), "chances": chances}
+
+
 def _note(bench, run, *draws):
     function = bench.function(run)
     for draw in draws:
