@@ -154,14 +154,17 @@ def _with_copies(form: Form) -> Form:
     view = form.view
     lifetimes = Lifetimes.of(view, form.shapes)
     times = lifetimes.times
+    kept = form.obstacles.code_of  # such as a node that is fed
     new = NewNodes(view, _SUFFIX)
     rewires: list[Rewire] = []
     for node in view.nodes_with(BROADCASTING):
+        if node in kept or lifetimes.is_bound[node]:
+            continue
         read = 0
         for source in view.inputs(node):
             owner = lifetimes.owners.get(source, source)
             read += lifetimes.elements.get(owner, 0)
-        if read * _LARGER > lifetimes.elements.get((node, 0), 0) or lifetimes.is_bound[node]:
+        if read * _LARGER > lifetimes.elements.get((node, 0), 0):
             continue
         readers = sorted(view.readers(node), key=lambda reader: int(times[reader[0]]))
         late = _first_gap([int(times[reader]) for reader, _ in readers])
