@@ -344,7 +344,10 @@ CASTS = Trait("Cast")
 CALLS = Trait("PartitionedCall StatefulPartitionedCall")
 #: Ops that give the largest or smallest of some values, and their gradients that compare their
 #: first two inputs.
-MAXIMA = Trait("Max MaxPool MaxPool3D MaxPoolV2 Min")
+MAXIMA = Trait(
+    """Max MaxPool MaxPool3D MaxPoolV2 Min SegmentMax SegmentMaxV2 SegmentMin SegmentMinV2
+    UnsortedSegmentMax UnsortedSegmentMin"""
+)
 MAXIMA_GRADIENTS = Trait(
     "MaxPool3DGrad MaxPool3DGradGrad MaxPoolGrad MaxPoolGradGrad MaxPoolGradGradV2 MaxPoolGradV2"
 )

@@ -231,6 +231,31 @@ def test_a_maximum_of_a_stack_is_found_in_it_however_many_values_it_has(count):
     assert result.code("largest") is Code.COMPARED
 
 
+@pytest.mark.parametrize(
+    "largest",
+    [
+        "SegmentMax(values, ids) Tindices=int32",
+        "SegmentMin(values, ids) Tindices=int32",
+    ],
+)
+def test_the_maxima_of_segments_are_compared_unrounded(largest):
+    """As in their gradient, which gathers them for their members."""
+    result = painted(
+        f"""
+        values = Placeholder()
+        axis = Const() dtype=int32 value=int32[]*0
+        ids = Placeholder() dtype=int32
+        largest = {largest}
+        gathered = GatherV2(largest, ids, axis) Tindices=int32 Taxis=int32
+        mask = Equal(values, gathered)
+        product = MatMul(gathered, values)
+        """,
+        **CPU,
+    )
+    assert result.f16 == "product"
+    assert result.code("gathered") is Code.COMPARED
+
+
 @pytest.mark.parametrize("turned", [False, True])
 def test_maxima_of_one_value_are_rounded_alike_whatever_the_order_of_their_comparisons(turned):
     """Once the values are float32 for one of the maxima, the other must be, too."""
