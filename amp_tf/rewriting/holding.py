@@ -214,12 +214,12 @@ def make_late(form: Form, casts: Edits) -> Edits:
         for after, late in _find_late(cast, left, lifetimes, dtypes):
             left = [rewire for rewire in left if rewire not in late]
             if not left:  # the last readers keep the cast that is there
-                new[number] = cast._replace(after=(after,))
+                new[number] = cast._replace(after=(*cast.after, after))
                 continue
             for rewire in late:
                 moved[rewire] = rewire._replace(src_node=view.node_count + len(new))
             name = fresh.make(cast.name.partition(f"-0-{CAST_SUFFIX}")[0])
-            new.append(cast._replace(name=name, after=(after,)))
+            new.append(cast._replace(name=name, after=(*cast.after, after)))
     rewires = tuple(moved.get(rewire, rewire) for rewire in casts.rewires)
     return dataclasses.replace(casts, new=tuple(new), rewires=rewires)
 
