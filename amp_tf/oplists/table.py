@@ -404,6 +404,13 @@ HARMLESS = Trait(
 )
 #: Ops that run Python code.
 PYTHON = Trait("EagerPyFunc PyFunc PyFuncStateless")
+#: Ops that read numbers from text, bytes, tables or Python.
+DECODING = Trait(
+    """DatasetToSingleElement DecodeCSV DecodePaddedRaw DecodeRaw LookupTableFindV2 ParseExample
+    ParseExampleV2 ParseSequenceExample ParseSequenceExampleV2 ParseSingleExample
+    ParseSingleSequenceExample ParseTensor StringToNumber""",
+    PYTHON,
+)
 #: Ops that start at once if they have no inputs; waiting for them takes no time.
 WITHOUT_WAITING = Trait("Const Placeholder VarHandleOp _Arg")
 #: Ops that give a program its next data each time they run, and ops that give a graph its inputs.
@@ -411,7 +418,7 @@ DATA_SOURCES = Trait(
     """IteratorGetNext IteratorGetNextSync QueueDequeueManyV2 QueueDequeueUpToV2 QueueDequeueV2
     ReaderReadUpToV2 ReaderReadV2"""
 )
-GIVEN = Trait("OptionalGetValue Placeholder PlaceholderWithDefault", DATA_SOURCES)
+GIVEN = Trait("OptionalGetValue Placeholder PlaceholderWithDefault", DATA_SOURCES, DECODING)
 #: Ops whose result depends on a value's absolute error, whatever its size: on its fraction, or as
 #: an angle.
 ABSOLUTE = Trait("Ceil Cos Floor FloorDiv FloorMod Mod Rint Round Sin Tan TruncateDiv TruncateMod")

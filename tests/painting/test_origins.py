@@ -39,6 +39,8 @@ def without_needs():
         "s = Sub(a, x)",
         "n = Placeholder() dtype=int32\nf = Cast(n) SrcT=int32 DstT=float32\ns = AddV2(a, f)",
         f"c = Const() value=float32[]*{GREAT}\ns = AddV2(a, c)",
+        "f = EagerPyFunc() token='f' Tin=[] Tout=[float32]\ns = AddV2(a, f)",
+        "n = Placeholder() dtype=string\nf = StringToNumber(n)\ns = AddV2(a, f)",
         "t = Mul(x, bias)\ns = AddV2(a, t)",
         "t = Mul(a, x)\ns = AddV2(bias, t)\nstored = AssignVariableOp(handle, s)",  # an update
         "t = Mul(bias, x)\ns = AddV2(t, a)\nm = Identity(s)\nstored = AssignVariableOp(handle, m)",

@@ -17,6 +17,7 @@ def programs():
     yield Program("rules/rotary positions of packed texts", _rotary_positions)
     yield Program("rules/years that a network corrects", _corrected_years)
     yield Program("rules/weights that learn by themselves", _learning_weights)
+    yield Program("rules/places that are written as text", _written_places, compiled=False)
     yield Program("rules/rows of a state that move a little", _moved_rows)
 
 
@@ -196,3 +197,18 @@ def _moved_rows(bench):
         output = function(bench.normal(4, 16))
     bench.note("1", "output", output)
     bench.note("1", "moved", state - start)
+
+
+def _written_places(bench):
+    """A network moves places, which are read from text, by a little (joined values)."""
+    start = 5000.0 + 10.0 * bench.normal(16, 32)
+    field = bench.weight(32, 32)
+    last = bench.weight(32, 4)
+
+    def run(x: tf.Tensor, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        place = tf.strings.to_number(text) + 0.1 * tf.tanh(tf.matmul(x, field))
+        return place, tf.matmul(place, last)
+
+    text = tf.constant(np.char.mod("%.9g", start))
+    place, _ = bench.function(run)(bench.normal(16, 32), text)
+    bench.note("1", "moved", place - start)
