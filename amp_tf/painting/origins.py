@@ -44,7 +44,7 @@ from amp_tf.painting.reasons import Code
 from amp_tf.painting.value_graph import ValueGraph, casts_of
 
 GREAT = 16.0  #: constants of this size are no longer small beside activations
-NEVER = 1e4  #: and those of this size stand for never
+NEVER = 1e4  #: and those of this size stand for never, unless they are added to all values
 LONGEST_SUM = 8  #: additions to one value, one after the other, that 16 bit may hold
 
 
@@ -176,8 +176,13 @@ def find_origins(values: ValueGraph) -> tuple[NodeMask, NodeMask]:
 
 
 def _great_constants(values: ValueGraph) -> NodeMask:
-    sizes = values.view.constants[2]
-    found: NodeMask = (sizes >= GREAT) & (sizes < NEVER)
+    """Returns great constants, without those that stand for never.
+
+    A number that is added to all values cannot stand for never: it is an offset, whatever its size.
+    """
+    counts, _, sizes = values.view.constants
+    offsets = (counts == 1) & values.sources_of(values.of_ops(table.ADDING))
+    found: NodeMask = (sizes >= GREAT) & ((sizes < NEVER) | offsets)
     return found
 
 

@@ -39,6 +39,7 @@ def without_needs():
         "s = Sub(a, x)",
         "n = Placeholder() dtype=int32\nf = Cast(n) SrcT=int32 DstT=float32\ns = AddV2(a, f)",
         f"c = Const() value=float32[]*{GREAT}\ns = AddV2(a, c)",
+        f"c = Const() value=float32[]*{NEVER:.0f}\ns = AddV2(a, c)",  # an offset
         "f = EagerPyFunc() token='f' Tin=[] Tout=[float32]\ns = AddV2(a, f)",
         "n = Placeholder() dtype=string\nf = StringToNumber(n)\ns = AddV2(a, f)",
         "t = Mul(x, bias)\ns = AddV2(a, t)",
