@@ -207,7 +207,9 @@ TENSOR_LIST_PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}
 #: Ops that ask for the shape of what they read, and for no value.
 SHAPES = Trait("Rank Shape ShapeN")
 #: Ops with which loops and branches store values for their gradients.
-KEEPING = Trait("OptionalFromValue", TENSOR_LIST_WRITERS)
+KEEPING = Trait(
+    "OptionalFromValue StackPushV2 TensorArrayScatterV3 TensorArrayWriteV3", TENSOR_LIST_WRITERS
+)
 #: Ops behind which a TensorList may have readers or writers outside the graph.
 TENSOR_LIST_BOUNDARIES = Trait(
     """OptionalFromValue OptionalGetValue PartitionedCall Placeholder StatefulPartitionedCall _Arg
@@ -242,10 +244,12 @@ SUMS_IN_EIGEN = Trait("AvgPool")
 #: Ops whose bfloat16 kernel on CPUs keeps a sum of many values in bfloat16, unless oneDNN computes
 #: them with a product.
 SUMS_IN_BFLOAT16 = Trait("BiasAddGrad")
-#: Ops that write a value, or its sum with the old one, to a variable.
+#: Ops that write a value, or its sum with the old one, to a variable or to some rows of one.
 STORING = Trait(
     """Assign AssignAdd AssignSub AssignVariableOp AssignAddVariableOp AssignSubVariableOp
-    ResourceScatterAdd ResourceScatterSub ResourceScatterUpdate ResourceStridedSliceAssign"""
+    ResourceScatterAdd ResourceScatterNdAdd ResourceScatterNdSub ResourceScatterNdUpdate
+    ResourceScatterSub ResourceScatterUpdate ResourceStridedSliceAssign ScatterAdd ScatterNdAdd
+    ScatterNdSub ScatterNdUpdate ScatterSub ScatterUpdate StridedSliceAssign"""
 )
 #: Ops that write a value to a variable as it is.
 WHOLE_WRITES = Trait("Assign AssignVariableOp")
@@ -264,7 +268,7 @@ SUBTRACTING = Trait("SquaredDifference Sub")
 #: Products that filter images, each channel by itself.
 FILTERING = Trait("DepthwiseConv2dNative")
 #: Logarithms, which show how far a value is from one.
-LOGARITHMS = Trait("CumulativeLogsumexp Log Log1p LogMatrixDeterminant")
+LOGARITHMS = Trait("CumulativeLogsumexp Log Log1p LogMatrixDeterminant Xlog1py Xlogy")
 #: Ops on no list whose result depends on how nearly singular a matrix is.
 DECOMPOSING = Trait(
     """BandedTriangularSolve Cholesky CholeskyGrad Eig LogMatrixDeterminant Lu MatrixDeterminant
@@ -340,7 +344,10 @@ CASTS = Trait("Cast")
 CALLS = Trait("PartitionedCall StatefulPartitionedCall")
 #: Ops that give the largest or smallest of some values, and their gradients that compare their
 #: first two inputs.
-MAXIMA = Trait("Max MaxPool MaxPool3D MaxPoolV2 Min")
+MAXIMA = Trait(
+    """Max MaxPool MaxPool3D MaxPoolV2 Min SegmentMax SegmentMaxV2 SegmentMin SegmentMinV2
+    UnsortedSegmentMax UnsortedSegmentMin"""
+)
 MAXIMA_GRADIENTS = Trait(
     "MaxPool3DGrad MaxPool3DGradGrad MaxPoolGrad MaxPoolGradGrad MaxPoolGradGradV2 MaxPoolGradV2"
 )
@@ -397,6 +404,13 @@ HARMLESS = Trait(
 )
 #: Ops that run Python code.
 PYTHON = Trait("EagerPyFunc PyFunc PyFuncStateless")
+#: Ops that read numbers from text, bytes, tables or Python.
+DECODING = Trait(
+    """DatasetToSingleElement DecodeCSV DecodePaddedRaw DecodeRaw LookupTableFindV2 ParseExample
+    ParseExampleV2 ParseSequenceExample ParseSequenceExampleV2 ParseSingleExample
+    ParseSingleSequenceExample ParseTensor StringToNumber""",
+    PYTHON,
+)
 #: Ops that start at once if they have no inputs; waiting for them takes no time.
 WITHOUT_WAITING = Trait("Const Placeholder VarHandleOp _Arg")
 #: Ops that give a program its next data each time they run, and ops that give a graph its inputs.
@@ -404,7 +418,7 @@ DATA_SOURCES = Trait(
     """IteratorGetNext IteratorGetNextSync QueueDequeueManyV2 QueueDequeueUpToV2 QueueDequeueV2
     ReaderReadUpToV2 ReaderReadV2"""
 )
-GIVEN = Trait("OptionalGetValue Placeholder PlaceholderWithDefault", DATA_SOURCES)
+GIVEN = Trait("OptionalGetValue Placeholder PlaceholderWithDefault", DATA_SOURCES, DECODING)
 #: Ops whose result depends on a value's absolute error, whatever its size: on its fraction, or as
 #: an angle.
 ABSOLUTE = Trait("Ceil Cos Floor FloorDiv FloorMod Mod Rint Round Sin Tan TruncateDiv TruncateMod")

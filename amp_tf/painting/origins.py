@@ -44,7 +44,7 @@ from amp_tf.painting.reasons import Code
 from amp_tf.painting.value_graph import ValueGraph, casts_of
 
 GREAT = 16.0  #: constants of this size are no longer small beside activations
-NEVER = 1e4  #: and those of this size stand for never
+NEVER = 1e4  #: and those of this size stand for never, unless they are added to all values
 LONGEST_SUM = 8  #: additions to one value, one after the other, that 16 bit may hold
 
 
@@ -174,15 +174,21 @@ def find_origins(values: ValueGraph) -> tuple[NodeMask, NodeMask]:
 
 
 def _great_constants(values: ValueGraph) -> NodeMask:
-    sizes = values.view.constants[2]
-    found: NodeMask = (sizes >= GREAT) & (sizes < NEVER)
+    """Returns great constants, without those that stand for never.
+
+    A number that is added to all values cannot stand for never: it is an offset, whatever its size.
+    """
+    counts, _, sizes = values.view.constants
+    offsets = (counts == 1) & values.sources_of(values.of_ops(table.ADDING))
+    found: NodeMask = (sizes >= GREAT) & ((sizes < NEVER) | offsets)
     return found
 
 
 def _updates(values: ValueGraph) -> NodeMask:
     """Returns the additions, to what a variable holds, whose result is stored again."""
-    passing = values.of_ops(table.HANDING_ON | table.SCALING | table.ADDING)
-    read = values.of_ops({*table.READ_OPS, *table.REFERENCE_VARIABLES})
+    arithmetic = values.of_ops(table.HANDING_ON | table.SCALING | table.ADDING)
+    passing = values.moving | arithmetic
+    read = values.of_ops(table.VARIABLE_VALUES | table.REFERENCE_VARIABLES)
     summed = values.downstream(read, through=passing)
     stored = values.upstream(values.of_ops(table.STORING), through=passing)
     return values.of_ops(table.ADDING) & summed & stored

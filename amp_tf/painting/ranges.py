@@ -45,11 +45,11 @@ def keep_in_range(canvas: Canvas) -> Canvas:
 
     Example (float16)::
 
-        never = Const() value=float32[]*-1e9
-        allow1 = MatMul(x, x)                 f16
-        infer1 = AddV2(allow1, never)         f16 → float32
-        infer2 = Softmax(infer1)              f16 → float32
-        allow2 = MatMul(infer2, x)            f16
+        never = Const() value=float32[4]*-1e9
+        allow1 = MatMul(x, x)                  f16
+        infer1 = AddV2(allow1, never)          f16 → float32
+        infer2 = Softmax(infer1)               f16 → float32
+        allow2 = MatMul(infer2, x)             f16
     """
     view = canvas.view
     lost, sized = _constants_beyond_range(canvas)

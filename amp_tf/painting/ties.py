@@ -15,6 +15,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
+
 from amp_tf.errors import GraphError
 from amp_tf.graph.algorithms import connected
 from amp_tf.graph.datatypes import Node, Unit
@@ -155,10 +157,16 @@ def match_maxima(canvas: Canvas) -> Canvas:
         gradient1 = MaxPool3DGrad(x, max1, allow1)
         allow2 = Conv3D(gradient1, w)               f16
     """
-    for node in canvas.view.nodes_with(table.COMPARING):
-        rounded = _rounded_unlike(canvas, node)
-        if rounded:
-            canvas = _leaving_unforced(canvas, rounded, Code.COMPARED)
+    comparing = canvas.view.nodes_with(table.COMPARING)
+    # A value that stays float32 may leave a rounding to a maximum that was like it before.
+    is_settled = False
+    while not is_settled:
+        painted = canvas.allow
+        for node in comparing:
+            rounded = _rounded_unlike(canvas, node)
+            if rounded:
+                canvas = _leaving_unforced(canvas, rounded, Code.COMPARED)
+        is_settled = np.array_equal(canvas.allow, painted)
     return canvas
 
 
@@ -176,10 +184,10 @@ def _rounded_unlike(canvas: Canvas, node: Node) -> list[Unit]:
     unit = int(inputs.dst_unit[0])
     if canvas.allow[unit] and not is_xla:
         return []
-    first_origins, first = _chosen(canvas, int(inputs.src_unit[0]))
-    second_origins, second = _chosen(canvas, int(inputs.src_unit[1]))
+    first_sources, first = _chosen(canvas, int(inputs.src_unit[0]))
+    second_sources, second = _chosen(canvas, int(inputs.src_unit[1]))
     is_gradient = view.ops[node] in table.MAXIMA_GRADIENTS
-    if not is_gradient and not first_origins & second_origins:
+    if not is_gradient and first_sources.isdisjoint(second_sources):
         return []
     if is_xla and not is_gradient:
         return [*first, *second, unit]
@@ -193,11 +201,10 @@ def _rounded_unlike(canvas: Canvas, node: Node) -> list[Unit]:
 def _chosen(canvas: Canvas, unit: Unit) -> tuple[set[Unit], dict[Unit, bool]]:
     """Searches backwards for the units whose values a unit was chosen from.
 
-    Returns them, and the converted units on the way, each with whether it rounds: it does if it
-    reads float32.
+    Returns the first :data:`FARTHEST` of them, or a few more, and the converted units among them,
+    each with whether it rounds: it does if it reads float32.
     """
     view = canvas.view
-    origins: set[Unit] = set()
     converted: dict[Unit, bool] = {}
     seen = {unit}
     waiting = [unit]
@@ -205,13 +212,11 @@ def _chosen(canvas: Canvas, unit: Unit) -> tuple[set[Unit], dict[Unit, bool]]:
         unit = waiting.pop()
         is_choice = view.ops[view.unit_nodes[unit]] in table.CHOOSING
         sources = canvas.links.fanins(unit) if is_choice else []
-        if not sources:
-            origins.add(unit)
-        elif canvas.allow[unit]:
+        if len(sources) and canvas.allow[unit]:
             converted[unit] = not canvas.allow[sources].all()
         waiting += set(sources) - seen
         seen.update(sources)
-    return origins, converted
+    return seen, converted
 
 
 def _rounded_alone(one: Mapping[Unit, bool], other: Mapping[Unit, bool]) -> list[Unit]:

@@ -52,6 +52,8 @@ _CAST_NAMES = {
 }
 
 T = TypeVar("T")
+#: A tensor, its types on the way through casts, and the nodes that the casts wait for.
+_CastKey = tuple[Tensor, tuple[int, ...], tuple[Node, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -419,7 +421,8 @@ def plan_casts(
 ) -> Iterator[tuple[NewNode, Sequence[Reader]]]:
     """Plans the casts, each with all readers of its type.
 
-    A cast of a cast comes after its source.
+    A cast of a cast comes after its source. What reads a TF1 reference sees the variable as it is
+    then, so a cast of one waits for all that its reader waits for.
 
     Args:
         after: the type of each unit as it was painted.
@@ -438,20 +441,23 @@ def plan_casts(
     for way in {*ways}:
         types_of[way] = tuple(data_type for data_type, _ in itertools.groupby(way))
     ends = edges.rows("src_node", "src_port", "dst_node", "dst_position")
-    readers: dict[tuple[Tensor, tuple[int, ...]], list[Reader]] = {}
+    readers: dict[_CastKey, list[Reader]] = {}
     for (node, port, reader, position), way in zip(ends, ways, strict=True):
         types = types_of[way]
+        awaited: tuple[Node, ...] = ()
+        if view.signatures[node].has_refs:
+            awaited = tuple(view.awaited(reader))
         for end in range(2, len(types)):
-            readers.setdefault(((node, port), types[:end]), [])
-        readers.setdefault(((node, port), types), []).append((reader, position))
+            readers.setdefault(((node, port), types[:end], awaited), [])
+        readers.setdefault(((node, port), types, awaited), []).append((reader, position))
     names = FreshNames(view.names if readers else (), CAST_SUFFIX)
-    made: dict[tuple[Tensor, tuple[int, ...]], Node] = {}
-    for tensor, types in readers:
-        made[tensor, types] = view.node_count + len(made)
+    made: dict[_CastKey, Node] = {}
+    for tensor, types, awaited in readers:
+        made[tensor, types, awaited] = view.node_count + len(made)
         source = tensor
         if len(types) > 2:
-            source = (made[tensor, types[:-1]], 0)
+            source = (made[tensor, types[:-1], awaited], 0)
         node, port = tensor
         name = names.make(f"{view.names[node]}-{port}-{_CAST_NAMES[types[-1]]}")
         cast = NewNode.cast(name, source, view.devices[node], of=types[-2], to=types[-1])
-        yield cast, readers[tensor, types]
+        yield cast._replace(after=awaited), readers[tensor, types, awaited]

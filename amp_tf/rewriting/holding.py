@@ -154,14 +154,17 @@ def _with_copies(form: Form) -> Form:
     view = form.view
     lifetimes = Lifetimes.of(view, form.shapes)
     times = lifetimes.times
+    kept = form.obstacles.code_of  # such as a node that is fed
     new = NewNodes(view, _SUFFIX)
     rewires: list[Rewire] = []
     for node in view.nodes_with(BROADCASTING):
+        if node in kept or lifetimes.is_bound[node]:
+            continue
         read = 0
         for source in view.inputs(node):
             owner = lifetimes.owners.get(source, source)
             read += lifetimes.elements.get(owner, 0)
-        if read * _LARGER > lifetimes.elements.get((node, 0), 0) or lifetimes.is_bound[node]:
+        if read * _LARGER > lifetimes.elements.get((node, 0), 0):
             continue
         readers = sorted(view.readers(node), key=lambda reader: int(times[reader[0]]))
         late = _first_gap([int(times[reader]) for reader, _ in readers])
@@ -211,12 +214,12 @@ def make_late(form: Form, casts: Edits) -> Edits:
         for after, late in _find_late(cast, left, lifetimes, dtypes):
             left = [rewire for rewire in left if rewire not in late]
             if not left:  # the last readers keep the cast that is there
-                new[number] = cast._replace(after=(after,))
+                new[number] = cast._replace(after=(*cast.after, after))
                 continue
             for rewire in late:
                 moved[rewire] = rewire._replace(src_node=view.node_count + len(new))
             name = fresh.make(cast.name.partition(f"-0-{CAST_SUFFIX}")[0])
-            new.append(cast._replace(name=name, after=(after,)))
+            new.append(cast._replace(name=name, after=(*cast.after, after)))
     rewires = tuple(moved.get(rewire, rewire) for rewire in casts.rewires)
     return dataclasses.replace(casts, new=tuple(new), rewires=rewires)
 

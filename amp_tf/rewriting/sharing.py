@@ -68,7 +68,8 @@ _NO_LIST = -1
 def share_reads(form: Form) -> Form:
     """Makes the readers of all reads of one variable read the first of them.
 
-    Only reads for products and biases count, because others have no cast to share.
+    Only reads for products and biases count, because others have no cast to share. A read that must
+    stay as it is keeps its readers.
     """
     view = form.view
     handles = table.VARIABLE_HANDLES | {ARG_OP}
@@ -81,7 +82,11 @@ def share_reads(form: Form) -> Form:
     for nodes in alike.values():
         if len(nodes) == 1:  # most
             continue
-        shared = [node for node in nodes if _is_cast(form, node) and not view.awaited(node)]
+        kept = form.obstacles.code_of  # such as a read that is fed
+        shared = []
+        for node in nodes:
+            if node not in kept and _is_cast(form, node) and not view.awaited(node):
+                shared.append(node)
         for node in shared[1:]:
             rewires += [Rewire(*reader, shared[0], 0) for reader in view.readers(node)]
     return form.then(Edits(rewires=tuple(rewires)))

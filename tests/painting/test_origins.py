@@ -39,9 +39,16 @@ def without_needs():
         "s = Sub(a, x)",
         "n = Placeholder() dtype=int32\nf = Cast(n) SrcT=int32 DstT=float32\ns = AddV2(a, f)",
         f"c = Const() value=float32[]*{GREAT}\ns = AddV2(a, c)",
+        f"c = Const() value=float32[]*{NEVER:.0f}\ns = AddV2(a, c)",  # an offset
+        "f = EagerPyFunc() token='f' Tin=[] Tout=[float32]\ns = AddV2(a, f)",
+        "n = Placeholder() dtype=string\nf = StringToNumber(n)\ns = AddV2(a, f)",
         "t = Mul(x, bias)\ns = AddV2(a, t)",
         "t = Mul(a, x)\ns = AddV2(bias, t)\nstored = AssignVariableOp(handle, s)",  # an update
         "t = Mul(bias, x)\ns = AddV2(t, a)\nm = Identity(s)\nstored = AssignVariableOp(handle, m)",
+        "s = AddV2(bias, a)\nm = Maximum(s, bias)\nstored = AssignVariableOp(handle, m)",
+        "n = Const() dtype=int32 value=int32[2]*1\n"
+        "r = ResourceGather(handle, n) dtype=float32 Tindices=int32\n"
+        "s = AddV2(r, a)\nstored = ResourceScatterUpdate(handle, n, s) Tindices=int32",
     ],
 )
 def test_what_adds_exact_data_to_what_a_product_gave_is_float32(joined):

@@ -211,6 +211,77 @@ def test_a_mask_of_the_largest_values_is_as_in_float32(lines, precision):
     assert nodes["product"].precision.is_f16
 
 
+@pytest.mark.parametrize("count", [7, 70])
+def test_a_maximum_of_a_stack_is_found_in_it_however_many_values_it_has(count):
+    parts = [f"x{number}" for number in range(count)]
+    given = "\n".join(f"{part} = Placeholder()" for part in parts)
+    result = painted(
+        f"""
+        {given}
+        axis = Const() dtype=int32 value=int32[]*0
+        stack = Pack({", ".join(parts)}) N={count}
+        largest = Max(stack, axis)
+        mask = Equal(largest, stack)
+        product = MatMul(largest, x0)
+        """,
+        keep_float32=("^stack$",),
+        **CPU,
+    )
+    assert result.f16 == "product"
+    assert result.code("largest") is Code.COMPARED
+
+
+@pytest.mark.parametrize(
+    "largest",
+    [
+        "SegmentMax(values, ids) Tindices=int32",
+        "SegmentMin(values, ids) Tindices=int32",
+    ],
+)
+def test_the_maxima_of_segments_are_compared_unrounded(largest):
+    """As in their gradient, which gathers them for their members."""
+    result = painted(
+        f"""
+        values = Placeholder()
+        axis = Const() dtype=int32 value=int32[]*0
+        ids = Placeholder() dtype=int32
+        largest = {largest}
+        gathered = GatherV2(largest, ids, axis) Tindices=int32 Taxis=int32
+        mask = Equal(values, gathered)
+        product = MatMul(gathered, values)
+        """,
+        **CPU,
+    )
+    assert result.f16 == "product"
+    assert result.code("gathered") is Code.COMPARED
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_maxima_of_one_value_are_rounded_alike_whatever_the_order_of_their_comparisons(turned):
+    """Once the values are float32 for one of the maxima, the other must be, too."""
+    compared = ["found1 = Greater(t, rows)", "found2 = Greater(other, all)"]
+    if turned:
+        compared.reverse()
+    first, second = compared
+    result = painted(
+        f"""
+        x = Placeholder()
+        axes = Const() dtype=int32 value=int32[2]*1
+        t = Transpose(x, axes)
+        other = Transpose(x, axes)
+        rows = Max(t, axes)
+        all = Max(t, axes)
+        {first}
+        {second}
+        a = MatMul(t, x)
+        b = MatMul(rows, x)
+        c = MatMul(all, x)
+        """,
+        **CPU,
+    )
+    assert result.f16 == "a b c"
+
+
 # ---------------------------------------------------------------- TensorLists
 
 BASE = """

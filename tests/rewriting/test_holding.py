@@ -141,6 +141,17 @@ def test_factors_are_computed_again_for_late_readers_and_nothing_else_is(factor,
     np.testing.assert_array_equal(run(result, given), run(rewrite(proto, SPEED).graph, given))
 
 
+@pytest.mark.parametrize(
+    ("preserved", "settings"), [(["scale"], {}), ([], {"keep_float32": ("^scale$",)})]
+)
+def test_what_must_stay_as_it_is_is_not_computed_again(preserved, settings):
+    """The caller may feed it, and a copy has another name than the one that the user keeps."""
+    proto = step(f"{SCALED}\nd = Exp(scale)\ne = Digamma(scale)", "AddV2(late, scale)")
+    config = dataclasses.replace(MEMORY, **settings)
+    result = rewrite(proto, config, preserve=("fetch", "e", *preserved)).graph
+    assert not [node.name for node in result.node if "Again" in node.name]
+
+
 def test_what_is_fetched_waits_for_nothing():
     assert not waits(rewrite(step(), MEMORY, preserve=("fetch", "d")).graph, "d")
 

@@ -33,6 +33,17 @@ CHAIN = """
     other1 = Asinh(infer1)
     fetch = Identity(other1)
 """
+REFERENCE = """
+    x = Placeholder()
+    v = VariableV2() shape=[4, 4]
+    set = Assign(v, x)
+    again = AssignAdd(v, x) ^set
+    early = MatMul(x, v)
+    first = MatMul(x, v) ^set
+    second = MatMul(x, v) ^set
+    late = MatMul(x, v) ^again
+    fetch = AddN(early, first, second, late)
+"""
 FUNCTION = """
     function f(x: float32, w: float32) -> (y: float32, z: float32)
       m = MatMul(x, w)
@@ -280,6 +291,22 @@ def test_a_result_that_is_wrong_anywhere_never_leaves_the_rewrite(monkeypatch, s
     assert sentence in told
     assert told.endswith("please report it with the graph. The original graph is untouched.")
     assert before == graph(CHAIN)
+
+
+def test_a_variable_is_cast_after_the_writes_that_its_reader_waits_for():
+    """A TF1 reference gives the variable as it is when it is read."""
+    result = amp_tf.rewrite(graph(REFERENCE), BF16, hardware=BF16_CPU, preserve=["fetch"])
+    inputs = {node.name: list(node.input) for node in result.graph.node}
+    waits = {}
+    for name in ("early", "first", "second", "late"):
+        cast = inputs[name][1]
+        assert inputs[cast][0] == "v"
+        waits[name] = (cast, inputs[cast][1:])
+    assert waits["early"][1] == []
+    assert waits["first"][1] == ["^set"]
+    assert waits["second"] == waits["first"]
+    assert waits["late"][1] == ["^again"]
+    assert not amp_tf.rewrite(result.graph, BF16, hardware=BF16_CPU, preserve=["fetch"]).changed
 
 
 # Values in [-1, 1], sums of 4 products: one rounding of each input and of the result, half an

@@ -54,6 +54,13 @@ def test_reads_that_give_the_same_are_cast_once(text, cast):
     assert not amp_tf.rewrite(result.graph, BF16).changed
 
 
+@pytest.mark.parametrize("fed", ["r1", "r2"])
+def test_a_read_that_is_fed_keeps_its_readers_and_no_others(fed):
+    result = amp_tf.rewrite(graph(X + TWO_READS), BF16, preserve=[fed, "out"])
+    sources = [node.input[0] for node in result.graph.node if node.op == "Cast"]
+    assert {"r1", "r2"} <= set(sources)
+
+
 def test_reads_that_no_product_reads_stay_as_they_are():
     text = TWO_READS.replace("MatMul(x, r1)", "Exp(r1)").replace("MatMul(a, r2)", "Exp(r2)")
     result = amp_tf.rewrite(graph(f"{X}{text}m = MatMul(x, x)"), BF16)

@@ -17,6 +17,8 @@ def programs():
     yield Program("rules/rotary positions of packed texts", _rotary_positions)
     yield Program("rules/years that a network corrects", _corrected_years)
     yield Program("rules/weights that learn by themselves", _learning_weights)
+    yield Program("rules/places that are written as text", _written_places, compiled=False)
+    yield Program("rules/rows of a state that move a little", _moved_rows)
 
 
 def _ended(w, y, **more):
@@ -63,6 +65,21 @@ def sampled_classes(w, x):
     biases = w.bias("biases", 6)
     losses = tf.nn.sampled_softmax_loss(weights, biases, labels, hidden, 4, 6, sampled_values=drawn)
     return {"loss": tf.reduce_mean(losses), "losses": losses}
+
+
+def likelihood_of_bits(w, x):
+    """The likelihood of bits, of which a network gives the chances, by xlogy (a logarithm)."""
+    hidden = 2.0 * tf.tanh(w.dense(x, 32, "in"))
+    chances = tf.sigmoid(2.5 * w.dense(hidden, 8, "out"))
+    bits = tf.cast(x[:, :8] > 0.0, tf.float32)
+    logs = tf.math.xlogy(bits, chances) + tf.math.xlog1py(1.0 - bits, -chances)
+    return {"loss": -tf.reduce_mean(logs), "chances": chances}
+
+
+def pressures_of_a_network(w, x):
+    """A network's output in pascals, above zero, and back in units of its own (joined values)."""
+    pressure = tf.nn.relu(2000.0 * w.dense(x, 16, "in") + 101325.0)
+    return _ended(w, (pressure - 101325.0) / 2000.0)
 
 
 def _note(bench, run, *draws):
@@ -163,3 +180,41 @@ def _learning_weights(bench):
         output = function(bench.normal(32, 16))
     bench.note("1", "output", output)
     bench.note("1", "moved", weights - start)
+
+
+def _moved_rows(bench):
+    """A step moves some rows of a state, within bounds; the next product uses them, and they are
+    stored again (joined values).
+    """
+    start = 8.0 + 0.1 * bench.normal(16, 16)
+    state = tf.Variable(start)
+    field = bench.weight(16, 16)
+    last = bench.weight(16, 4)
+    rows = tf.constant([3, 1, 7, 5])
+
+    def run(x: tf.Tensor) -> tf.Tensor:
+        move = 0.004 * tf.tanh(tf.matmul(x, field))
+        new = tf.clip_by_value(tf.gather(state, rows) + move, -10.0, 10.0)
+        state.scatter_update(tf.IndexedSlices(new, rows))
+        return tf.matmul(new, last)
+
+    function = bench.function(run)
+    for _ in range(40):
+        output = function(bench.normal(4, 16))
+    bench.note("1", "output", output)
+    bench.note("1", "moved", state - start)
+
+
+def _written_places(bench):
+    """A network moves places, which are read from text, by a little (joined values)."""
+    start = 5000.0 + 10.0 * bench.normal(16, 32)
+    field = bench.weight(32, 32)
+    last = bench.weight(32, 4)
+
+    def run(x: tf.Tensor, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        place = tf.strings.to_number(text) + 0.1 * tf.tanh(tf.matmul(x, field))
+        return place, tf.matmul(place, last)
+
+    text = tf.constant(np.char.mod("%.9g", start))
+    place, _ = bench.function(run)(bench.normal(16, 32), text)
+    bench.note("1", "moved", place - start)
