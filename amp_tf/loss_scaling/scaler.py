@@ -152,7 +152,8 @@ class Scaler:
         if not self.schedule.skips_nonfinite:
             return loss
         self._enter()
-        self.calls.note_scale(divides_in_step)
+        scale = self.memory.read_scale()
+        self.calls.note_scale(divides_in_step, scale)
         flag = finite.is_nonfinite(loss)
         before, data = self._take_loss()
         if before is not None:
@@ -160,7 +161,7 @@ class Scaler:
         if self.memory.last_skip is not None:
             data = [*data, *finite.data_of(loss)]
         self._loss.noted = (places()[0], flag, data)
-        scaled = finite.scale_loss(loss, self.memory.read_scale())
+        scaled = finite.scale_loss(loss, scale)
         note_scaled(tf.nest.flatten(loss), tf.nest.flatten(scaled))
         return scaled
 
@@ -205,7 +206,7 @@ class Scaler:
         the optimizer, and ``fix`` says what to do.
         """
         given = list(map(finite.as_tensor, gradients, variables))
-        divides, wrong = self.calls.judge(given)
+        divides, wrong = self.calls.judge(given, variables)
         if wrong != NEVER_SCALED:
             self._enter()
         if wrong and not self._has_warned:
