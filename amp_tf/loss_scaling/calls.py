@@ -22,6 +22,9 @@ its own. One update more belongs to a step whose loss was never scaled, unless i
 computed from the scaled loss, which a graph shows. For lists of unscaled gradients it is the same.
 Each replica, and in eager code each thread, makes steps of its own.
 
+*The divisor* is the factor of the loss. The variable may have moved since, by the step of other
+variables or of another worker. It is read only if the loss was scaled in another function.
+
 *Two scalers*, as where a loop has a ``LossScaler`` and its optimizer was wrapped automatically: the
 outer one decides whether to step, and the one that is called inside its step applies what it gets.
 If both multiply the loss, that is an error.
@@ -38,9 +41,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
 from amp_tf.errors import CallOrderError
 from amp_tf.loss_scaling import finite
+from amp_tf.oplists.table import READ_OPS
 
 # Who makes a step: the number of the replica, or -1, and the thread, or 0.
 _Caller = tuple[int, int]
@@ -121,15 +126,23 @@ class Calls:
         self._scaled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._unscaled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
-    def note_scale(self, divides_in_step: bool, scale: Any) -> None:
-        """Records that a loss is scaled by a factor, and whether the step is to divide."""
+    def note_scale(self, divides_in_step: bool, read: Callable[[], Any]) -> Any:
+        """Records that a loss is scaled, and whether the step is to divide.
+
+        Returns the factor: that of the last loss, if it surely has not moved since, or else what
+        ``read`` returns.
+        """
         self.is_used = True
         here = self._here()
         here.begin()
         here.losses.count += 1
         here.is_open = True
         here.divides_in_step |= divides_in_step
-        here.scale = _remember(scale)
+        scale = here.scale()
+        if scale is None or not _is_only_read(scale):
+            scale = read()
+            here.scale = _remember(scale)
+        return scale
 
     def note_unscale(self, gradients: Iterable[Any], results: Iterable[Any]) -> None:
         """Records that the loop unscales gradients, with the results.
@@ -151,6 +164,17 @@ class Calls:
         here = self._here()
         here.lists.count = max(here.lists.count - 1, 0)
         here.is_open = False
+
+    def scale(self) -> Any:
+        """Returns the factor of this step's losses, or ``None`` if it cannot be read here."""
+        for place in places():
+            made = self._made.get(place, {}).get(_caller())
+            if made is not None and made.losses.count:
+                return made.scale()
+            # Another graph may call this function, and would lack the tensors around it.
+            if not isinstance(place, ControlFlowFuncGraph):
+                return None
+        return None
 
     def judge(self, gradients: Sequence[Any], variables: Sequence[Any]) -> tuple[bool, str]:
         """Decides whether ``apply_gradients`` divides the gradients that it is given now.
@@ -302,6 +326,16 @@ def _remember(scale: Any) -> Callable[[], Any]:
     if scale.op._get_control_flow_context() is not None:  # no tensor may leave those of TF1
         return _unknown
     return weakref.ref(scale)
+
+
+def _is_only_read(scale: Any) -> bool:
+    """Tells whether the graph that is being traced has only read the variable of this factor.
+
+    Another function that it called may have made a step.
+    """
+    if hasattr(scale, "numpy") or scale.op.type not in READ_OPS:
+        return False
+    return all(reader.type in READ_OPS for reader in scale.op.inputs[0].consumers())
 
 
 def note_scaled(losses: Iterable[Any], scaled: Iterable[Any]) -> None:

@@ -152,8 +152,7 @@ class Scaler:
         if not self.schedule.skips_nonfinite:
             return loss
         self._enter()
-        scale = self.memory.read_scale()
-        self.calls.note_scale(divides_in_step, scale)
+        scale = self.calls.note_scale(divides_in_step, self.memory.read_scale)
         flag = finite.is_nonfinite(loss)
         before, data = self._take_loss()
         if before is not None:
@@ -176,11 +175,13 @@ class Scaler:
         return self.schedule.skips_nonfinite
 
     def unscale(self, gradients: Iterable[Any], variables: Iterable[Any] = ()) -> list[Any]:
-        """Divides gradients by the scale.
+        """Divides gradients by the scale that multiplied the loss.
 
         The scales of FP8, which Keras writes into their variables, stay as they are.
         """
-        scale = self.memory.read_scale()
+        scale = self.calls.scale()
+        if scale is None:  # the loss was scaled in another function
+            scale = self.memory.read_scale()
         unscaled = []
         for gradient, variable in itertools.zip_longest(gradients, variables):
             if not getattr(variable, "overwrite_with_gradient", False):

@@ -17,6 +17,7 @@ import tf_keras
 import amp_tf
 from amp_tf.loss_scaling import calls
 from tests.loss_scaling.steps import (
+    MODES,
     OPTIMIZERS,
     V1,
     eager_and_traced,
@@ -312,6 +313,69 @@ def test_case_15_sums_of_scaled_gradients_in_variables_are_unscaled(copy, log):
     tf.function(lambda: optimizer.apply([kept / 2.0], [weight]))()
     assert weight.numpy().tolist() == [0.5]
     assert not log("never scaled")
+
+
+def in_one_call(optimizer, weights, gradients):
+    for gradient, weight in zip(gradients, weights, strict=True):
+        optimizer.apply_gradients([(gradient, weight)])
+
+
+def in_a_branch(optimizer, weights, gradients):
+    def apply():
+        in_one_call(optimizer, weights, gradients)
+        return tf.constant(0)
+
+    tf.cond(tf.reduce_sum(gradients[1]) > 0.0, apply, lambda: tf.constant(0))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("apply", [in_one_call, in_a_branch])
+@pytest.mark.parametrize("library", [keras, tf_keras])
+def test_groups_of_variables_share_a_loss_though_the_first_one_moves_the_scale(
+    library, apply, mode
+):
+    first = tf.Variable([1.0])
+    second = tf.Variable([1.0])
+    sgd = library.optimizers.SGD(0.5)
+    optimizer = amp_tf.LossScaleOptimizer(sgd, 4.0, dynamic_growth_steps=3)
+    optimizer.build([first, second])
+
+    def step(poison):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(first) * poison + tf.reduce_sum(second)
+            loss = optimizer.scale_loss(loss)
+        apply(optimizer, (first, second), tape.gradient(loss, [first, second]))
+
+    run = in_mode(tf.autograph.experimental.do_not_convert(step), mode)
+    for number, poison in enumerate((1.0, 1.0, 1.0, np.inf, 1.0)):
+        run(tf.constant(poison))
+        assert second.numpy().tolist() == [1.0 - 0.5 * (number + 1)]
+    assert first.numpy().tolist() == [-1.0]
+    assert optimizer.status().skipped == 1
+
+
+@pytest.mark.parametrize("step_is_inside", [False, True])
+def test_a_loop_in_a_function_follows_the_scale_that_another_function_moves(step_is_inside):
+    """The inner function is traced once, so that later calls of it are not noticed."""
+    weight = tf.Variable([1.0])
+    optimizer = sgd_of([weight], 4.0, dynamic_growth_steps=1)
+
+    @tf.function(autograph=False)
+    def apply(gradient):
+        optimizer.apply_gradients([(gradient, weight)])
+
+    @tf.function(autograph=False)
+    def steps():
+        for _ in range(4):
+            apply(scaled_gradient(optimizer, weight))
+        if step_is_inside:
+            gradient = scaled_gradient(optimizer, weight)
+            optimizer.apply_gradients([(gradient, weight)])
+
+    steps()
+    count = 4 + step_is_inside
+    assert weight.numpy().tolist() == [1.0 - 0.5 * count]
+    assert float(optimizer.loss_scale) == 4.0 * 2.0**count
 
 
 def make_step(optimizer, weight, scaler, scale):
