@@ -17,7 +17,6 @@ from absl import logging
 
 from amp_tf.loss_scaling import finite, ledger, replicas
 from amp_tf.loss_scaling.calls import (
-    NEVER_SCALED,
     Calls,
     is_inner_call,
     note_place,
@@ -133,7 +132,7 @@ class Scaler:
         self.label = label
         self.calls = Calls()
         self.nonfinite_variables = finite.NonfiniteVariables()
-        self.number: int | None = None  #: of its entry in the ledger, once it has scaled a loss
+        self.number: int | None = None  #: of its entry in the ledger, from its first call on
         self._loss = threading.local()
         self._has_warned = False
 
@@ -208,8 +207,7 @@ class Scaler:
         """
         given = list(map(finite.as_tensor, gradients, variables))
         divides, wrong = self.calls.judge(given, variables)
-        if wrong != NEVER_SCALED:
-            self._enter()
+        self._enter()
         if wrong and not self._has_warned:
             self._has_warned = True
             logging.warning(
@@ -304,11 +302,15 @@ class Scaler:
         if self.number is None and self.label and self.memory.last_skip is not None:
             memory = self.memory
             schedule = self.schedule
+            calls = self.calls
 
             def read() -> Status:
                 if "/job:ps" in str(getattr(memory.scale, "device", "")):
                     raise LookupError("the variables are on a parameter server, which may be gone")
-                return memory.status(schedule)
+                status = memory.status(schedule)
+                if not calls.is_used and not status.skipped:
+                    raise LookupError("no loss was scaled, and no step was skipped")
+                return status
 
             self.number = ledger.enter(self.label, read)
 
