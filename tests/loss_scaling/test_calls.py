@@ -315,6 +315,69 @@ def test_case_15_sums_of_scaled_gradients_in_variables_are_unscaled(copy, log):
     assert not log("never scaled")
 
 
+def after_another_worker_set(optimizer, scale, gradient):
+    """Returns the gradient, once its step waited for another worker that set the loss scale."""
+
+    def assign(gradient):
+        optimizer.loss_scale.assign(scale)
+        return gradient
+
+    return tf.ensure_shape(tf.py_function(assign, [gradient], tf.float32), [1])
+
+
+@eager_and_traced
+def test_a_step_divides_by_what_multiplied_its_loss(optimizer, mode):
+    weight = tf.Variable([1.0])
+    if hasattr(optimizer, "build"):
+        optimizer.build([weight])
+
+    def step():
+        gradient = scaled_gradient(optimizer, weight)
+        gradient = after_another_worker_set(optimizer, 2.0**-20, gradient)
+        with tf.control_dependencies([gradient]):
+            optimizer.apply_gradients([(gradient, weight)])
+
+    run = in_mode(tf.autograph.experimental.do_not_convert(step), mode)
+    for value in (0.5, 0.0):
+        run()
+        assert weight.numpy().tolist() == [value]
+
+
+@eager_and_traced
+def test_a_loss_scaler_divides_by_what_multiplied_its_loss(mode):
+    weight = tf.Variable([1.0])
+    scaler = amp_tf.LossScaler(4.0)
+
+    @tf.autograph.experimental.do_not_convert
+    def step():
+        with tf.GradientTape() as tape:
+            loss = scaler.scale(tf.reduce_sum(weight))
+        gradient = after_another_worker_set(scaler, 2.0**-20, tape.gradient(loss, weight))
+        with tf.control_dependencies([gradient]):
+            unscaled = scaler.unscale(gradient)
+        scaler.step(lambda gradient: weight.assign_sub(gradient * 0.5), unscaled)
+
+    in_mode(step, mode)()
+    assert weight.numpy().tolist() == [0.5]
+
+
+def test_the_losses_of_one_traced_step_have_one_factor(optimizer):
+    weight = tf.Variable([1.0])
+    if hasattr(optimizer, "build"):
+        optimizer.build([weight])
+
+    @tf.function(autograph=False)
+    def step():
+        first = scaled_gradient(optimizer, weight)
+        first = after_another_worker_set(optimizer, 2.0**-20, first)
+        with tf.control_dependencies([first]):
+            second = scaled_gradient(optimizer, weight)
+            optimizer.apply_gradients([(first + second, weight)])
+
+    step()
+    assert weight.numpy().tolist() == [0.0]
+
+
 def in_one_call(optimizer, weights, gradients):
     for gradient, weight in zip(gradients, weights, strict=True):
         optimizer.apply_gradients([(gradient, weight)])
