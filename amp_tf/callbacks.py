@@ -6,6 +6,7 @@ methods, which is what both libraries ask for, so one class serves both.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from typing import Any
@@ -25,8 +26,9 @@ class LossScaleMonitor:
     Adds ``loss_scale`` and ``skipped_steps`` to the logs, so that the progress bar, ``History``,
     ``CSVLogger`` and ``TensorBoard`` show them; put it before them in the list of callbacks. Logs
     skipped steps, a few lines a minute at most. It does nothing where an optimizer has no loss
-    scale, or its training step scales no loss. (tf_keras' progress bar shows the epoch's mean of
-    all logs that are not metrics; the other callbacks show the last value.)
+    scale. Where its training step scales no loss, it only logs, or raises. (tf_keras' progress bar
+    shows the epoch's mean of all logs that are not metrics; the other callbacks show the last
+    value.)
 
     Args:
         max_skips: how many skipped steps in a row are too many.
@@ -118,10 +120,15 @@ class LossScaleMonitor:
             looked_at = getattr(self.model, "optimizer", None)
             name = getattr(self.model, "name", "")
         scaler = _scaler_of(looked_at)
-        if optimizer is None and (scaler is None or not scaler.calls.is_used):
+        if optimizer is None and scaler is None:
             return None
         now: Status = looked_at.status()
-        self._now = now
+        if optimizer is not None or scaler.calls.is_used:
+            self._now = now
+        elif now.skipped:
+            now = dataclasses.replace(now, scales_loss=False)
+        else:
+            return None
         if scaler is not None:
             ledger.note_look(scaler.number, now, name)
         # Log what was skipped since the last line.

@@ -200,6 +200,20 @@ def test_where_no_loss_is_scaled_no_figures_of_a_scale_are_shown(nothing_scaled_
     assert "loss scale" not in loss_scaling.describe()
 
 
+def test_where_no_loss_is_scaled_the_skipped_steps_are_told_all_the_same(nothing_scaled_yet, log):
+    x = keras.layers.Input((4,))
+    model = ScalesNothing(x, keras.layers.Dense(1)(x))
+    model.compile(amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.01)))
+    monitor = LossScaleMonitor(every=1, action="log")
+    history = model.fit(X, Y * np.nan, verbose=0, epochs=10, callbacks=[monitor]).history
+    assert set(history) == {"loss"}
+    steps = model.optimizer.status().steps
+    assert f"{steps} of {steps} steps skipped" in loss_scaling.describe()
+    assert log("and the loss was never scaled; loss scale")
+    (trouble,) = log("steps in a row were skipped")
+    assert "scale the loss with optimizer.scale_loss" in trouble
+
+
 @pytest.mark.usefixtures("nothing_scaled_yet")
 def test_the_models_of_one_program_are_told_apart_also_where_one_got_the_place_of_another_in_memory(
     library,

@@ -16,6 +16,15 @@ from another function, by arguments or in variables. The calls of a trace that f
 A loop may also multiply or divide by hand, which nothing here changes. A step that is too large
 shows at once. Gradients divided by a scale that never multiplied them would stop training silently.
 
+*A step* begins with the first loss that is scaled after ``apply_gradients``. Within it, each scaled
+loss updates each variable once, so that several calls may share one loss, each with variables of
+its own. One update more belongs to a step whose loss was never scaled, unless its gradient is
+computed from the scaled loss, which a graph shows. For lists of unscaled gradients it is the same.
+Each replica, and in eager code each thread, makes steps of its own.
+
+*The divisor* is the factor of the loss. The variable may have moved since, by the step of other
+variables or of another worker. It is read only if the loss was scaled in another function.
+
 *Two scalers*, as where a loop has a ``LossScaler`` and its optimizer was wrapped automatically: the
 outer one decides whether to step, and the one that is called inside its step applies what it gets.
 If both multiply the loss, that is an error.
@@ -23,16 +32,23 @@ If both multiply the loss, that is an error.
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import itertools
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
 from amp_tf.errors import CallOrderError
 from amp_tf.loss_scaling import finite
+from amp_tf.oplists.table import READ_OPS
+
+# Who makes a step: the number of the replica, or -1, and the thread, or 0.
+_Caller = tuple[int, int]
 
 _ONE_OF_THEM = "Leave out one of them: either the LossScaler or the optimizer's scale_loss"
 
@@ -48,21 +64,55 @@ LEFT_TO_LOOP = "get_scaled_loss was called without get_unscaled_gradients"
 _MARK = "_amp_tf_is_scaled"
 
 
-class Made:
-    """The calls that one replica made of one scaler in one graph, or eagerly."""
+class Tally:
+    """Counts the calls of one kind in a step, and the updates of each variable since the first."""
 
     def __init__(self) -> None:
-        self.has_scaled = False
+        self.count = 0
+        self.updates: collections.Counter[int] = collections.Counter()  #: by the variable's id
+        self.is_over = False  #: ``apply_gradients`` followed, so the next call begins anew
+
+    def add(self, other: Tally) -> None:
+        """Adds what was counted elsewhere."""
+        self.count += other.count
+        self.updates.update(other.updates)
+
+    def covers(self, trained: Iterable[int]) -> bool:
+        """Tells whether one more update of these variables belongs to these calls."""
+        return self.count > 0 and all(self.updates[number] < self.count for number in trained)
+
+
+class Made:
+    """The calls that one replica or thread made of one scaler, in one graph or eagerly."""
+
+    def __init__(self) -> None:
+        self.losses = Tally()  #: scaled ones
+        self.lists = Tally()  #: lists of unscaled gradients; a LossScaler's step takes one off
         self.is_open = False  #: a loss was scaled, and no step made since
         self.divides_in_step = False  #: by scale_loss
-        self.unscaled = 0  #: lists of gradients; a LossScaler's step takes one off
+        self.scale: Callable[[], Any] = _unknown  #: returns the factor of the last loss
+
+    def begin(self) -> None:
+        """Begins a step, by its first loss, if the one before is over."""
+        if self.losses.is_over:
+            self.losses = Tally()
+            self.divides_in_step = False
+            self.scale = _unknown
+        if self.lists.is_over:
+            self.lists = Tally()
+
+    def end(self) -> None:
+        """Ends the step: the next loss, and the next list, belong to another one."""
+        self.is_open = False
+        self.losses.is_over = True
+        self.lists.is_over = True
 
     def add(self, other: Made) -> None:
         """Adds the calls that were made elsewhere."""
-        self.has_scaled |= other.has_scaled
+        self.losses.add(other.losses)
+        self.lists.add(other.lists)
         self.is_open |= other.is_open
         self.divides_in_step |= other.divides_in_step
-        self.unscaled += other.unscaled
 
 
 class Calls:
@@ -70,53 +120,101 @@ class Calls:
 
     def __init__(self) -> None:
         self.is_used = False  #: whether any loss was scaled
-        self._made: weakref.WeakKeyDictionary[Any, dict[int, Made]] = weakref.WeakKeyDictionary()
-        # Gradients before and after :meth:`note_unscale`, by id, as long as they live.
+        self._made: weakref.WeakKeyDictionary[Any, dict[_Caller, Made]]
+        self._made = weakref.WeakKeyDictionary()
+        # Gradients before and after they were unscaled, by id, as long as they live.
         self._scaled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._unscaled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
-    def note_scale(self, divides_in_step: bool) -> None:
-        """Records that a loss was scaled, and whether the step is to divide."""
+    def note_scale(self, divides_in_step: bool, read: Callable[[], Any]) -> Any:
+        """Records that a loss is scaled, and whether the step is to divide.
+
+        Returns the factor: that of the last loss, if it surely has not moved since, or else what
+        ``read`` returns.
+        """
         self.is_used = True
         here = self._here()
-        here.has_scaled = True
+        here.begin()
+        here.losses.count += 1
         here.is_open = True
         here.divides_in_step |= divides_in_step
+        scale = here.scale()
+        if scale is None or not _is_only_read(scale):
+            scale = read()
+            here.scale = _remember(scale)
+        return scale
 
     def note_unscale(self, gradients: Iterable[Any], results: Iterable[Any]) -> None:
-        """Records that the loop unscales gradients, with the results."""
-        self._here().unscaled += 1
-        for value in _tensors(gradients):
-            self._scaled[id(value)] = value
+        """Records that the loop unscales gradients, with the results.
+
+        If all of them were unscaled before, the loop only looks at them once more.
+        """
+        given = list(_tensors(gradients))
+        if not given or not all(_is_in(self._scaled, value) for value in given):
+            here = self._here()
+            if here.lists.is_over:
+                here.lists = Tally()
+            here.lists.count += 1
+        self._note_scaled(given)
         for value in _tensors(results):
             self._unscaled[id(value)] = value
 
     def note_step(self) -> None:
         """Records a step of a LossScaler; the next one needs a newly scaled loss."""
         here = self._here()
-        here.unscaled = max(here.unscaled - 1, 0)
+        here.lists.count = max(here.lists.count - 1, 0)
         here.is_open = False
 
-    def judge(self, gradients: Iterable[Any]) -> tuple[bool, str]:
+    def scale(self) -> Any:
+        """Returns the factor of this step's losses, or ``None`` if it cannot be read here."""
+        for place in places():
+            made = self._made.get(place, {}).get(_caller())
+            if made is not None and made.losses.count:
+                return made.scale()
+            # Another graph may call this function, and would lack the tensors around it.
+            if not isinstance(place, ControlFlowFuncGraph):
+                return None
+        return None
+
+    def judge(self, gradients: Sequence[Any], variables: Sequence[Any]) -> tuple[bool, str]:
         """Decides whether ``apply_gradients`` divides the gradients that it is given now.
 
-        After that, losses that were scaled here no longer count for other graphs.
+        Each variable has a gradient or ``None``. After that, losses that were scaled here no longer
+        count for other graphs.
 
         Returns the decision and, where they are not divided, what is wrong, or an empty string.
         """
-        here = self._made_here()
-        known = _total(here)
-        if not known.has_scaled:
-            known = self.known()
-        for made in here:
-            made.is_open = False
-        if not known.has_scaled:
+        here = self._here()
+        own = self._own()
+        are_present = [gradient is not None for gradient in gradients]
+        trained = list(map(id, itertools.compress(variables, are_present)))
+        # Find the step to which the gradients belong.
+        step = _step_of(own)
+        known = _total(step)
+        is_scaled = known.losses.covers(trained)
+        is_unscaled = known.lists.covers(trained)
+        if not is_scaled:
+            is_scaled, was_unscaled = self._trace_back(step, gradients)
+            is_unscaled |= was_unscaled
+        if not is_scaled:
+            for made in own:
+                made.scale = _unknown
+            known = _total(made for made in self._seen() if made.is_open and made not in own)
+            is_scaled = known.is_open
+            is_unscaled |= known.lists.count > 0
+        # Record this update.
+        for made in own:
+            made.end()
+        here.losses.updates.update(trained)
+        here.lists.updates.update(trained)
+        if not is_scaled:
             return False, NEVER_SCALED
         if self.are_scaled(gradients):
             return True, ""
-        if known.unscaled:
+        if is_unscaled:
             return False, ""
         if known.divides_in_step:
+            self._note_scaled(gradients)
             return True, ""
         return False, LEFT_TO_LOOP
 
@@ -125,15 +223,15 @@ class Calls:
 
         They are if the loop had them unscaled, but passes them instead of the results.
         """
-        return _has_any(self._scaled, gradients)
+        return any(_is_in(self._scaled, value) for value in _tensors(gradients))
 
     def are_unscaled(self, gradients: Iterable[Any]) -> bool:
         """Tells whether some of these gradients are what unscaling returned."""
-        return _has_any(self._unscaled, gradients)
+        return any(_is_in(self._unscaled, value) for value in _tensors(gradients))
 
     def check_alone(self, where: str) -> None:
         """Refuses, by a CallOrderError, a step inside another scaler's if both scaled the loss."""
-        if _total(self._made_here()).is_open:
+        if any(made.is_open for place in places() for made in self._in(place)):
             what = (
                 "the loss is scaled twice, by this optimizer and by the LossScaler whose step "
                 "calls it"
@@ -142,34 +240,67 @@ class Calls:
 
     def known(self) -> Made:
         """Adds up the calls in this graph, in those around it, and in others that may feed it."""
+        return _total(self._seen())
+
+    def _trace_back(self, step: Iterable[Made], gradients: Iterable[Any]) -> tuple[bool, bool]:
+        """Follows gradients back through the graph to the losses of a step.
+
+        Returns whether they are computed from a scaled loss, and whether only through gradients
+        that the loop unscaled. In eager code neither can be known.
+        """
+        for made in step:
+            scale = made.scale()
+            if scale is None:
+                continue
+
+            def is_end(tensor: Any, scale: Any = scale) -> bool:
+                return tensor is scale or _is_in(self._unscaled, tensor)
+
+            ends = list(filter(is_end, finite.behind(_tensors(gradients), is_end)))
+            if ends:
+                return True, not any(tensor is scale for tensor in ends)
+        return False, False
+
+    def _note_scaled(self, gradients: Iterable[Any]) -> None:
+        for value in _tensors(gradients):
+            self._scaled[id(value)] = value
+
+    def _here(self) -> Made:
+        return self._made.setdefault(places()[0], {}).setdefault(_caller(), Made())
+
+    def _own(self) -> list[Made]:
+        """The calls of this caller in the graph that is being traced and those around it."""
+        caller = _caller()
+        records = [self._made.get(place, {}).get(caller) for place in places()]
+        return [made for made in records if made is not None]
+
+    def _seen(self) -> Iterator[Made]:
         around = places()
-        total = Made()
         for place in list(self._made):
             for made in self._in(place):
                 if place in around or (made.is_open and _ended(place)):
-                    total.add(made)
-        return total
-
-    def _here(self) -> Made:
-        return self._made.setdefault(places()[0], {}).setdefault(_replica(), Made())
-
-    def _made_here(self) -> list[Made]:
-        """The calls of this replica in the graph that is being traced and those around it."""
-        found: list[Made] = []
-        for place in places():
-            found += self._in(place)
-        return found
+                    yield made
 
     def _in(self, place: Any) -> list[Made]:
-        """Returns the calls of this replica in a graph.
+        """Returns the calls of this caller in a graph.
 
-        If it made none there, these are the calls of all replicas.
+        If it scaled no loss there, these are the calls of all callers.
         """
-        by_replica = self._made.get(place, {})
-        replica = _replica()
-        if replica in by_replica:
-            return [by_replica[replica]]
-        return [*by_replica.values()]
+        by_caller = self._made.get(place, {})
+        own = by_caller.get(_caller())
+        if own is not None and own.losses.count:
+            return [own]
+        return [*by_caller.values()]
+
+
+def _step_of(own: Iterable[Made]) -> list[Made]:
+    """Selects the calls of the innermost step, from the inside out to the one that has losses."""
+    step: list[Made] = []
+    for made in own:
+        step.append(made)
+        if made.losses.count:
+            break
+    return step
 
 
 def _total(records: Iterable[Made]) -> Made:
@@ -179,9 +310,32 @@ def _total(records: Iterable[Made]) -> Made:
     return total
 
 
-def _has_any(known: Mapping[int, Any], gradients: Iterable[Any]) -> bool:
-    """Tells whether any of the gradients is a tensor that was recorded."""
-    return any(known.get(id(value)) is value for value in _tensors(gradients))
+def _is_in(known: Mapping[int, Any], value: Any) -> bool:
+    """Tells whether a tensor was recorded."""
+    return known.get(id(value)) is value
+
+
+def _unknown() -> None:
+    """Stands for a factor that is not known."""
+
+
+def _remember(scale: Any) -> Callable[[], Any]:
+    """Returns a function that returns a factor as long as its graph lives."""
+    if hasattr(scale, "numpy"):  # an eager tensor
+        return lambda: scale
+    if scale.op._get_control_flow_context() is not None:  # no tensor may leave those of TF1
+        return _unknown
+    return weakref.ref(scale)
+
+
+def _is_only_read(scale: Any) -> bool:
+    """Tells whether the graph that is being traced has only read the variable of this factor.
+
+    Another function that it called may have made a step.
+    """
+    if hasattr(scale, "numpy") or scale.op.type not in READ_OPS:
+        return False
+    return all(reader.type in READ_OPS for reader in scale.op.inputs[0].consumers())
 
 
 def note_scaled(losses: Iterable[Any], scaled: Iterable[Any]) -> None:
@@ -273,6 +427,14 @@ def _ended(place: Any) -> bool:
     Its results and effects are set at its end.
     """
     return not hasattr(place, "structured_outputs") or bool(place.outputs or place.control_outputs)
+
+
+def _caller() -> _Caller:
+    """Returns who calls; one thread traces a graph, or the threads of its replicas."""
+    replica = _replica()
+    if replica < 0 and tf.executing_eagerly():
+        return replica, threading.get_ident()
+    return replica, 0
 
 
 def _replica() -> int:

@@ -265,22 +265,34 @@ def data_of(loss: Any) -> list[Any]:
 
     In eager execution there are none.
     """
+    given = [tensor for tensor in tf.nest.flatten(loss) if tf.is_tensor(tensor)]
+    found = behind(given, _is_given)
+    return [tensor for tensor in found if _is_given(tensor) and tensor.dtype.is_floating]
+
+
+def behind(tensors: Iterable[Any], is_end: Callable[[Any], bool]) -> list[Any]:
+    """Follows tensors back through the graph being traced, up to those that are an end.
+
+    Returns all tensors on the way; in eager execution none.
+    """
     if tf.executing_eagerly():
         return []
     graph = tf.compat.v1.get_default_graph()
     seen: dict[str, Any] = {}
-    waiting = [tensor for tensor in tf.nest.flatten(loss) if tf.is_tensor(tensor)]
+    waiting = list(tensors)
     while waiting:
         tensor = waiting.pop()
         # Eager tensors have numpy().
         if hasattr(tensor, "numpy") or tensor.graph is not graph or tensor.name in seen:
             continue
         seen[tensor.name] = tensor
-        if tensor.op.type not in GIVEN:
+        if not is_end(tensor):
             waiting += tensor.op.inputs
-    return [
-        tensor for tensor in seen.values() if tensor.op.type in GIVEN and tensor.dtype.is_floating
-    ]
+    return list(seen.values())
+
+
+def _is_given(tensor: Any) -> bool:
+    return tensor.op.type in GIVEN
 
 
 def find_facts(gradients: Iterable[Any], data: Sequence[Any]) -> Any:

@@ -162,11 +162,12 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         inner = self.inner_optimizer
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
-            if not self.built:
-                self.build(trainable_variables)
+        if inner.built:  # maybe before it was wrapped
+            self.build(inner._trainable_variables)
+        elif trainable_variables is not None:
+            self.build(trainable_variables)
         where = f"optimizer '{inner.name}'"
-        is_unknown = trainable_variables is None and not self.built
-        if not self._scaler.decides(where) or is_unknown:
+        if not self._scaler.decides(where) or not self.built:
             _apply(None, inner, method, grads, trainable_variables)
             return
         replicas.check_in_replica(method)

@@ -34,6 +34,7 @@ class Cause(enum.Enum):
     """Why the last steps were skipped; the value is what people read."""
 
     OVERFLOW = "the scaled gradients overflow float16"
+    UNSCALED = "the gradients are NaN or infinite, and the loss was never scaled"
     SUM = "the gradients are finite, but their norm or their sum over replicas is not"
     GRADIENT = (
         "the gradients are NaN or infinite although the scale is at its floor and the loss is "
@@ -77,6 +78,8 @@ class Status:
     nonfinite_variables: tuple[str, ...] = ()  #: of the last skipped step, in model order
     #: in no checkpoint, unlike the fields above
     last_skip: SkipFacts = dataclasses.field(default=SkipFacts(), compare=False)
+    #: ``False`` of a wrapper whose training step scales no loss
+    scales_loss: bool = dataclasses.field(default=True, compare=False)
     #: ``False`` of a wrapper of another library
     counts_skips: bool = dataclasses.field(default=True, compare=False)
 
@@ -95,6 +98,8 @@ class Status:
     @property
     def last_cause(self) -> Cause:
         """Why the last skipped step was skipped, however long ago."""
+        if not self.scales_loss:
+            return Cause.UNSCALED
         facts = self.last_skip
         is_loss_nonfinite = self.nonfinite_losses_in_row > 0
         if is_loss_nonfinite and facts.has_nonfinite_data:
@@ -166,6 +171,11 @@ _FIXES = {
         "Scale the data and labels down, or set AMP_TF_PRECISION=bfloat16, which has float32's "
         "range"
     ),
+    Cause.UNSCALED: (
+        "Look for NaN in the input data. If float16 overflows, scale the loss with "
+        "optimizer.scale_loss, whose scale may go below 1, or set AMP_TF_PRECISION=bfloat16, which "
+        "has float32's range"
+    ),
     Cause.SUM: (
         "The gradients explode: look at the learning rate, and clip by value before the norm is "
         "computed; the float32 run overflows there as well"
@@ -208,13 +218,13 @@ class _Ledger:
     lock: Any = dataclasses.field(default_factory=threading.Lock)
 
 
-# Changes when a scaler scales its first loss, or is looked at. It outlives all of them, for the
+# Changes at a scaler's first call, or when one is looked at. It outlives all of them, for the
 # line at exit.
 _ledger = _Ledger()
 
 
 def enter(label: str, read: Callable[[], Status] | None = None) -> int:
-    """Adds a scaler that scaled its first loss.
+    """Adds a scaler that scaled its first loss, or made its first step.
 
     Args:
         label: names the optimizer until :func:`note_look` knows the model.

@@ -123,7 +123,7 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         replicas.check_in_replica("step")
         flat = _flatten(gradients)
         finite.check_any(flat)
-        if not self._scaler.calls.known().unscaled:
+        if not self._scaler.calls.known().lists.count:
             raise _error("step() was called, but no gradients were unscaled since the last step")
         if self._scaler.calls.are_scaled(flat):
             raise _error(

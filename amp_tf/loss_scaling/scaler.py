@@ -17,7 +17,6 @@ from absl import logging
 
 from amp_tf.loss_scaling import finite, ledger, replicas
 from amp_tf.loss_scaling.calls import (
-    NEVER_SCALED,
     Calls,
     is_inner_call,
     note_place,
@@ -133,7 +132,7 @@ class Scaler:
         self.label = label
         self.calls = Calls()
         self.nonfinite_variables = finite.NonfiniteVariables()
-        self.number: int | None = None  #: of its entry in the ledger, once it has scaled a loss
+        self.number: int | None = None  #: of its entry in the ledger, from its first call on
         self._loss = threading.local()
         self._has_warned = False
 
@@ -152,7 +151,7 @@ class Scaler:
         if not self.schedule.skips_nonfinite:
             return loss
         self._enter()
-        self.calls.note_scale(divides_in_step)
+        scale = self.calls.note_scale(divides_in_step, self.memory.read_scale)
         flag = finite.is_nonfinite(loss)
         before, data = self._take_loss()
         if before is not None:
@@ -160,7 +159,7 @@ class Scaler:
         if self.memory.last_skip is not None:
             data = [*data, *finite.data_of(loss)]
         self._loss.noted = (places()[0], flag, data)
-        scaled = finite.scale_loss(loss, self.memory.read_scale())
+        scaled = finite.scale_loss(loss, scale)
         note_scaled(tf.nest.flatten(loss), tf.nest.flatten(scaled))
         return scaled
 
@@ -175,11 +174,13 @@ class Scaler:
         return self.schedule.skips_nonfinite
 
     def unscale(self, gradients: Iterable[Any], variables: Iterable[Any] = ()) -> list[Any]:
-        """Divides gradients by the scale.
+        """Divides gradients by the scale that multiplied the loss.
 
         The scales of FP8, which Keras writes into their variables, stay as they are.
         """
-        scale = self.memory.read_scale()
+        scale = self.calls.scale()
+        if scale is None:  # the loss was scaled in another function
+            scale = self.memory.read_scale()
         unscaled = []
         for gradient, variable in itertools.zip_longest(gradients, variables):
             if not getattr(variable, "overwrite_with_gradient", False):
@@ -205,9 +206,8 @@ class Scaler:
         the optimizer, and ``fix`` says what to do.
         """
         given = list(map(finite.as_tensor, gradients, variables))
-        divides, wrong = self.calls.judge(given)
-        if wrong != NEVER_SCALED:
-            self._enter()
+        divides, wrong = self.calls.judge(given, variables)
+        self._enter()
         if wrong and not self._has_warned:
             self._has_warned = True
             logging.warning(
@@ -302,11 +302,15 @@ class Scaler:
         if self.number is None and self.label and self.memory.last_skip is not None:
             memory = self.memory
             schedule = self.schedule
+            calls = self.calls
 
             def read() -> Status:
                 if "/job:ps" in str(getattr(memory.scale, "device", "")):
                     raise LookupError("the variables are on a parameter server, which may be gone")
-                return memory.status(schedule)
+                status = memory.status(schedule)
+                if not calls.is_used and not status.skipped:
+                    raise LookupError("no loss was scaled, and no step was skipped")
+                return status
 
             self.number = ledger.enter(self.label, read)
 

@@ -298,6 +298,23 @@ def test_case_12_fit_skips_poisoned_batches_whatever_way_it_runs(family, how):
     assert status.nonfinite_variables
 
 
+@eager_and_traced
+def test_an_optimizer_that_was_built_before_it_is_wrapped_knows_its_variables(mode):
+    weight = keras.Variable([1.0])
+    inner = keras.optimizers.SGD(0.5)
+    inner.build([weight])
+    optimizer = amp_tf.LossScaleOptimizer(inner, 4.0)
+
+    def take(gradient):
+        optimizer.apply([optimizer.scale_loss(gradient)])
+
+    step = in_mode(take, mode)
+    for gradient in (1.0, np.inf):
+        step(tf.constant([gradient]))
+        assert weight.numpy().tolist() == [0.5]
+    assert optimizer.status().skipped == 1
+
+
 @pytest.mark.slow
 def test_get_scaled_loss_takes_a_callable():
     optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(), 8.0)
