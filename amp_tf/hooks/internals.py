@@ -335,6 +335,12 @@ REPLICAS = Internal(
     "sum gradients in 16 bit",
     "tf_keras' and TF1's training under a strategy fails with `AMP_TF_ALLREDUCE`",
 )
+FUNCTIONS_OF_GRAPH = Internal(
+    f"{_FRAMEWORK}.ops",
+    "Graph._functions",
+    "know gradients that a called function takes",
+    "no gradient is summed in 16 bit, after one warning",
+)
 MIRRORED = Internal(
     "tensorflow.python.distribute.mirrored_strategy",
     "MirroredExtended MirroredExtended._cross_device_ops",
@@ -449,14 +455,14 @@ TF1_TYPES = Internal(
 GRADIENTS_BY_TAPE = Internal(
     f"{_EAGER}.backprop",
     "GradientTape.gradient",
-    "warn of loops that scale no loss, and compare gradients with float32",
-    "there is no such warning; `amp-tf compare` ends with an error",
+    "warn of loops that scale no loss, compare gradients with float32, and sum them in 16 bit",
+    "there is no such warning, sums are in float32; `amp-tf compare` ends with an error",
 )
 GRADIENTS_BY_GRAPH = Internal(
     f"{_OPS}.gradients_util",
     "_GradientsHelper",
-    "warn of loops that scale no loss, and compare gradients with float32",
-    "there is no such warning; `amp-tf compare` ends with an error",
+    "warn of loops that scale no loss, compare gradients with float32, and sum them in 16 bit",
+    "there is no such warning, sums are in float32; `amp-tf compare` ends with an error",
 )
 WRITE_VARIABLES = Internal(
     f"{_OPS}.gen_resource_variable_ops",

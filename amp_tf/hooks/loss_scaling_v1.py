@@ -21,12 +21,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from amp_tf.hooks import internals, notices, state
+from amp_tf.hooks import gradients, internals, notices, state
 from amp_tf.hooks.loss_scaling import CUSTOM_LOOP, runs_in_float16, should_scale, surviving
 from amp_tf.hooks.patches import Patches
 from amp_tf.loss_scaling import calls, is_loss_scaled, ledger
@@ -246,12 +246,10 @@ def _gradient(place: int, gradient: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Records the variables whose gradients are taken in the graph that is being traced."""
     if not tf.executing_eagerly() and CUSTOM_LOOP not in state.current().warned:
         with surviving("GradientTape.gradient"):
-            sources = kwargs.get("sources", kwargs.get("xs"))
-            if len(args) > place:
-                sources = args[place]
+            sources = gradients.sources_of(place, args, kwargs)
             is_scaled = calls.is_scaled_place()
             for source in tf.nest.flatten(sources):
-                for handle in _handles(source):
+                for handle in gradients.handles(source):
                     setattr(handle, _UNSCALED, not is_scaled)
     return gradient(*args, **kwargs)
 
@@ -264,7 +262,9 @@ def _write(write: Any, /, *args: Any, **kwargs: Any) -> Any:
             if args:
                 written = args[0]
             is_scaled = calls.is_scaled_place() or calls.is_scaled_step() or calls.is_inner_call()
-            is_trained = any(getattr(handle, _UNSCALED, False) for handle in _handles(written))
+            is_trained = any(
+                getattr(handle, _UNSCALED, False) for handle in gradients.handles(written)
+            )
             if is_trained and not is_scaled and runs_in_float16():
                 _warn_of_loop()
     return write(*args, **kwargs)
@@ -281,24 +281,3 @@ def _warn_of_loop() -> None:
         "gradients are lost"
     )
     notices.warn_once(CUSTOM_LOOP, what, where=where, fix=_WRITE_THREE_LINES)
-
-
-def _handles(source: Any) -> Iterator[Any]:
-    """Yields the handles of a variable, or of its replicas; none of other tensors.
-
-    It may be one of Keras, too.
-    """
-    if isinstance(source, tf.Tensor):
-        dtype = source.dtype
-        if dtype == tf.resource or dtype._is_ref_dtype:
-            yield source
-    variable = source
-    if not isinstance(source, tf.Variable):
-        variable = getattr(source, "value", None)
-    if not isinstance(variable, tf.Variable):
-        return
-    for part in getattr(variable, "values", None) or [variable]:
-        if hasattr(part, "handle"):
-            yield part.handle
-        else:  # TF1's have none
-            yield part._ref()
