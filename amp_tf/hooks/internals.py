@@ -440,6 +440,12 @@ TF1_SAVED = Internal(
     "restore checkpoints of a run without loss scaling",
     "TF1's programs cannot restore them, after one warning",
 )
+TF1_PARTS = Internal(
+    f"{_OPS}.variables",
+    "Variable._save_slice_info Variable.SaveSliceInfo",
+    "restore partitioned variables from checkpoints of a run without loss scaling",
+    "TF1's programs cannot restore them, after one warning",
+)
 TF1_VARIABLES = Internal(
     f"{_OPS}.ref_variable",
     "RefVariable._ref",

@@ -169,17 +169,17 @@ def _remember_wrapped(init: Any, wrapper: Any, /, opt: Any, *args: Any, **kwargs
 
 def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
     """Restores all other variables of a checkpoint that lacks nothing but the loss scale."""
-    targets: dict[str, Any] = {}
+    targets: list[tuple[str, Any]] = []
     with surviving("tf.compat.v1.train.Saver.restore"):
         targets = _without_scale(saver, sess.graph, save_path)
     if not targets:
         return restore(saver, sess, save_path)
     reader = tf.train.load_checkpoint(save_path)
     # Adds nothing to the graph, which a MonitoredSession has finalized.
-    for name, variable in targets.items():
+    for name, variable in targets:
         fed = {}
         if reader.has_tensor(name):
-            fed[variable.initializer.inputs[1]] = reader.get_tensor(name)
+            fed[variable.initializer.inputs[1]] = _part_of(variable, reader.get_tensor(name))
         sess.run(variable.initializer, fed)
     notices.warn_once(
         "loss_scaling.saver",
@@ -191,26 +191,44 @@ def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
     return None
 
 
-def _without_scale(saver: Any, graph: Any, save_path: Any) -> dict[str, Any]:
+def _without_scale(saver: Any, graph: Any, save_path: Any) -> list[tuple[str, Any]]:
     """The variables that a saver wants, by their names, if a checkpoint lacks only the loss scale.
 
-    It is empty if the checkpoint has all of them, or lacks others.
+    The parts of a partitioned variable have one name. The list is empty if the checkpoint has all
+    variables, or lacks others.
     """
     wanted = saver._var_list
     if wanted is None and not graph.get_collection("saveable_objects"):
         wanted = graph.get_collection("variables")
-    named = wanted or {}
-    if not isinstance(named, dict):
-        named = {getattr(variable, "op", variable).name: variable for variable in named}
-    variables = named.values()
+    if isinstance(wanted, dict):
+        named = list(wanted.items())
+    else:
+        named = [(_name_in_checkpoints(variable), variable) for variable in wanted or ()]
+    variables = [variable for _, variable in named]
     can_assign = all(hasattr(variable, "initializer") for variable in variables)
     if not can_assign or not any(map(is_scale, variables)):
-        return {}
+        return []
     known = {name for name, _ in tf.train.list_variables(save_path)}
-    absent = [variable for name, variable in named.items() if name not in known]
+    absent = [variable for name, variable in named if name not in known]
     if not absent or not all(map(is_scale, absent)):
-        return {}
-    return dict(named)
+        return []
+    return named
+
+
+def _name_in_checkpoints(variable: Any) -> str:
+    part = getattr(variable, "_save_slice_info", None)
+    if part is not None:
+        return str(part.full_name)
+    return str(getattr(variable, "op", variable).name)
+
+
+def _part_of(variable: Any, value: Any) -> Any:
+    """Returns the part of a saved array that a variable holds: all, unless it is partitioned."""
+    part = getattr(variable, "_save_slice_info", None)
+    if part is None:
+        return value
+    corners = zip(part.var_offset, part.var_shape, strict=True)
+    return value[tuple(slice(begin, begin + size) for begin, size in corners)]
 
 
 def is_scale(variable: Any) -> bool:
