@@ -182,6 +182,24 @@ INFER_SHAPES = Internal(
 
 # Input pipelines.
 
+TRACE_FOR_DATASET = Internal(
+    "tensorflow.python.data.ops.structured_function",
+    "StructuredFunctionWrapper.__init__",
+    "tell functions of pipelines from others by more than their names",
+    "those with unusual names may be computed in 16 bit, after one warning",
+)
+LOOPS_OVER_DATASETS = Internal(
+    "tensorflow.python.data.ops.dataset_autograph",
+    "_general_purpose_scan",
+    "tell loops over datasets from functions of pipelines",
+    "such loops stay in float32",
+)
+DATASET_ATTRIBUTE = Internal(
+    f"{_EAGER}.polymorphic_function.attributes",
+    "TF_DATA_FUNCTION",
+    "tell functions of tf.data from others",
+    "input pipelines may be computed in 16 bit",
+)
 CALL_FUNCTION = Internal(
     _ATOMIC,
     "AtomicFunction.call_flat",
