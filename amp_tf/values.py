@@ -57,14 +57,30 @@ def dtype_name(value: object) -> object:
 
 
 def check_path(value: object, *, where: str) -> str | None:
-    """Checks a path; returns it as a string, or ``None``."""
+    """Checks a path; returns it as a string, or ``None``.
+
+    The string is absolute, because the program may change its folder.
+    """
     if value is None:
         return None
     if isinstance(value, (str, os.PathLike)):
         text = os.fspath(value)
         if isinstance(text, str):
-            return str(text)
+            return _absolute(text)
     raise ConfigError(f"{value!r} is not a path", where=where, fix="Valid values: a path, None")
+
+
+def _absolute(path: str) -> str:
+    if not path:
+        return path
+    try:
+        return os.path.abspath(path)
+    except OSError:  # the process' folder was deleted
+        return path
+
+
+#: the same path each time that a variable is read, wherever the program is by then
+_absolute_from_start = functools.cache(_absolute)
 
 
 def check_bool(value: object, *, where: str) -> bool:
@@ -306,7 +322,7 @@ def _pattern_of_line(pattern: str, *, where: str) -> str:
 
 def path(what: str) -> Kind:
     """The path of something, such as ``"a folder"``."""
-    return Kind(what, lambda text, _: text, check_path)
+    return Kind(what, lambda text, _: _absolute_from_start(text), check_path)
 
 
 def check_batch(batch: object, *, where: str) -> tuple[int, ...]:

@@ -2,10 +2,11 @@
 
 Keras 3 and custom loops sum gradients by ``ReplicaContext.all_reduce``, tf_keras and TF1 optimizers
 by ``StrategyExtended.batch_reduce_to`` from the cross-replica context. Both are wrapped: large
-float32 tensors are cast to 16 bit, summed, and cast back, where the step is traced: TensorFlow ends
-the training if replicas disagree about the type of a collective operation. A mean is a sum, divided
-in float32. ``scope("float32")`` never spans a sum, because other replicas are traced meanwhile in
-the same graph.
+float32 gradients are cast to 16 bit, summed, and cast back, where the step is traced: TensorFlow
+ends the training if replicas disagree about the type of a collective operation. A mean is a sum,
+divided in float32. What is no gradient (:mod:`amp_tf.hooks.gradients`), such as counts, stays in
+float32. ``scope("float32")`` never spans a sum, because other replicas are traced meanwhile in the
+same graph.
 
 The loss-scale optimizer unscales before the sum, so float16, which ends at 65504 and loses digits
 below 2^-14, gets a scale of its own. Replica ``w`` holds ``g_w``; the sum over replicas of ``max
@@ -26,7 +27,7 @@ from typing import Any
 import tensorflow as tf
 
 from amp_tf.config import ALLREDUCE_VAR
-from amp_tf.hooks import internals, notices, summary
+from amp_tf.hooks import gradients, internals, notices, summary
 from amp_tf.hooks.patches import Patches
 from amp_tf.hooks.scope import scope
 from amp_tf.hooks.state import current, record, settings
@@ -36,6 +37,7 @@ from amp_tf.hooks.state import patches as patches_of
 # have one at most and stay exact; biases are not worth a cast.
 _SMALLEST = 1024
 
+_IN_FLOAT32 = "gradients stay in float32"
 _OTHER_STRATEGY = f"Unset {ALLREDUCE_VAR}, or use MirroredStrategy or MultiWorkerMirroredStrategy"
 _OTHER_TYPE = (
     f"Set {ALLREDUCE_VAR}=float16, or give MirroredStrategy no cross_device_ops: its own take "
@@ -61,20 +63,30 @@ def install(patches: Patches) -> None:
     """Sums gradients in ``AmpConfig.allreduce`` from now on. Idempotent."""
     internals.SUM_IN_REPLICA.patch(patches, _all_reduce)
     internals.SUM_ACROSS.patch(patches, _batch_reduce_to)
+    internals.GRADIENTS_BY_TAPE.patch(patches, functools.partial(_take_gradients, 2))
+    internals.GRADIENTS_BY_GRAPH.patch(patches, functools.partial(_take_gradients, 1))
     summary.add_part(_summary_part)
 
 
-def is_large_gradient(tensor: Any) -> bool:
-    """Tells whether a value that is being summed is a large dense float32 gradient.
+def is_large_matrix(tensor: Any) -> bool:
+    """Tells whether a value is a large dense float32 tensor of two dimensions and more.
 
     Its static shape decides.
     """
-    if not tf.is_tensor(tensor) or isinstance(tensor, tf.IndexedSlices):
+    if not isinstance(tensor, tf.Tensor):
         return False
     if tensor.dtype != tf.float32 or not tensor.shape.is_fully_defined():
         return False
     dimensions = [size for size in tensor.shape.as_list() if size > 1]
     return len(dimensions) >= 2 and tensor.shape.num_elements() >= _SMALLEST
+
+
+def _take_gradients(place: int, take: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Takes gradients, and marks them."""
+    taken = take(*args, **kwargs)
+    with notices.surviving("all_reduce.mark", _IN_FLOAT32, where=ALLREDUCE_VAR, fix=notices.REPORT):
+        gradients.mark(gradients.sources_of(place, args, kwargs), taken)
+    return taken
 
 
 def _all_reduce(
@@ -127,10 +139,10 @@ def _choose(strategy: Any, tensors: list[Any]) -> tuple[list[bool], Any]:
 
     It is the same on all replicas, which run the same program.
     """
-    what = "gradients stay in float32"
-    fix = "Please report this"
-    with notices.surviving("all_reduce.failed", what, where=ALLREDUCE_VAR, fix=fix):
-        are_narrow = [is_large_gradient(tensor) for tensor in tensors]
+    with notices.surviving(
+        "all_reduce.failed", _IN_FLOAT32, where=ALLREDUCE_VAR, fix=notices.REPORT
+    ):
+        are_narrow = [is_large_matrix(each) and gradients.is_gradient(each) for each in tensors]
         if any(are_narrow):
             return are_narrow, _narrow_type(strategy)
     return [], None

@@ -3,7 +3,10 @@
 TensorFlow does not say what a graph is for, but each graph has the name of its function, and
 tf.data names a function after the transformation that calls it, such as ``Dataset_map_prepare``.
 The name does not depend on when the function was traced, so a pipeline made before amp_tf was
-turned on is exact too. Three kinds of code belong to a pipeline:
+turned on is exact too. A name can mislead: the program may call a function of its own so, and in
+tf.data's debug mode all have the same one. tf.data also marks its functions by an attribute, so a
+function that is traced from then on gets a name that tells. Three kinds of code belong to a
+pipeline:
 
 - *Its functions*, with what TensorFlow inlines into them. The shim leaves out graphs with such
   names (shim.c). That takes no Python, so a pipeline never waits for Python's lock.
@@ -18,6 +21,8 @@ turned on is exact too. Three kinds of code belong to a pipeline:
 Two kinds of functions hold training steps, and are no pipelines. ``reduce`` is a loop. AutoGraph
 makes ``for batch in dataset`` inside a tf.function a ``scan`` with a function of its own,
 ``scan_body``; any other function of ``scan`` is a pipeline's.
+
+All this goes on after amp_tf was turned off, because functions for XLA stay converted.
 """
 
 from __future__ import annotations
@@ -29,9 +34,15 @@ from typing import Any
 from amp_tf.hooks import internals, notices, state, xla
 from amp_tf.hooks.patches import Patches
 
-_BY_PYTHON = ("Dataset_", "tf_data_experimental_", "map_on_gpu_")
-_BY_OPTIMIZER = ("fused_map", "fused_predicate", "fused_filter", "map_fusion_funcs/")  # of tf.data
-BEGINNINGS = (*_BY_PYTHON, *_BY_OPTIMIZER)  #: how the names of a pipeline's functions begin
+# Those of tf.data's graph optimizers.
+_BY_OPTIMIZER = ("fused_map", "fused_predicate", "fused_filter", "map_fusion_funcs/", "inject/")
+_TRACED = tuple(state.TRACED + name for name in state.OF_TRANSFORMATIONS)
+#: how the names of a pipeline's functions begin
+BEGINNINGS = (*state.OF_TRANSFORMATIONS, *_TRACED, *_BY_OPTIMIZER)
+_LOOPS = ("Dataset_reduce_", "Dataset_scan_scan_body")
+#: how the names of those begin that are loops
+LOOPS = (*_LOOPS, *(state.TRACED + name for name in _LOOPS))
+_PREFIX = "Dataset_in_"  # of functions of pipelines that have unusual names
 # Keras calls the program's code by these on threads of its own, or before it makes the pipeline.
 _AHEAD_OF_PIPELINES = (
     internals.KERAS_GENERATORS,
@@ -39,8 +50,8 @@ _AHEAD_OF_PIPELINES = (
     internals.TF_KERAS_GENERATORS,
     internals.TF_KERAS_WORKERS,
 )
-LOOPS = ("Dataset_reduce_", "Dataset_scan_scan_body")  #: how the names of loops' functions begin
 _WHERE = "input pipeline"
+_MISTAKEN = "a pipeline's function may be computed in 16 bit, or another one in float32"
 
 
 class PythonCalls:
@@ -83,16 +94,18 @@ def _tokens(function: Any) -> Iterator[str]:
 
 def install(patches: Patches) -> None:
     """Keeps what pipelines call in float32 from now on, whenever it was traced. Idempotent."""
-    internals.MAKE_FUNCTION.patch(patches, _make_function)
-    internals.CALL_FUNCTION.patch(patches, _call_function)
-    internals.CALL_PYTHON.patch(patches, _call_python)
+    # These stay: what was converted stays so after amp_tf was turned off, and pipelines call it.
+    staying = state.patches(f"{__name__}, staying")
+    internals.TRACE_FOR_DATASET.patch(staying, _trace)
+    internals.MAKE_FUNCTION.patch(staying, _make_function)
+    internals.CALL_FUNCTION.patch(staying, _call_function)
+    internals.CALL_PYTHON.patch(staying, _call_python)
     for row in _AHEAD_OF_PIPELINES:
-        row.patch(patches, _call_in_pipeline)
+        row.patch(staying, _call_in_pipeline)
 
 
 def is_of_pipeline(name: str) -> bool:
     """Tells whether a function is one of a pipeline, by its name."""
-    name = name.removeprefix(state.TRACED)
     return name.startswith(BEGINNINGS) and not name.startswith(LOOPS)
 
 
@@ -101,15 +114,32 @@ def is_in_pipeline() -> bool:
     return getattr(state.current().here, "is_in_pipeline", False)
 
 
-def beginnings() -> tuple[list[str], list[str]]:
-    """How names begin, in full: those of functions of pipelines, and of loops among them."""
-    traced_pipelines = [state.TRACED + name for name in BEGINNINGS]
-    traced_loops = [state.TRACED + name for name in LOOPS]
-    return [*BEGINNINGS, *traced_pipelines], [*LOOPS, *traced_loops]
+def _trace(
+    init: Any, wrapper: Any, /, function: Any, transformation: str, *args: Any, **kwargs: Any
+) -> None:
+    """Traces a function for a transformation: as a pipeline's, or as the body of a loop.
+
+    A loop inside of a pipeline's function is a part of the pipeline.
+    """
+    here = state.current().here
+    outer = getattr(here, "is_traced_for_pipeline", None)
+    is_by_autograph = getattr(function, "__module__", "") == internals.LOOPS_OVER_DATASETS.homes
+    is_loop = is_by_autograph or transformation.endswith("reduce()")
+    here.is_traced_for_pipeline = bool(outer) or not is_loop
+    try:
+        init(wrapper, function, transformation, *args, **kwargs)
+    finally:
+        here.is_traced_for_pipeline = outer
 
 
-def _make_function(from_func_graph: Any, /, name: Any, *args: Any, **kwargs: Any) -> Any:
-    function = from_func_graph(name, *args, **kwargs)
+def _make_function(
+    from_func_graph: Any, /, name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any
+) -> Any:
+    with notices.surviving("pipeline.name", _MISTAKEN, where=_WHERE):
+        from tensorflow.python.eager.polymorphic_function import attributes
+
+        name = _name(name, is_by_dataset=attributes.TF_DATA_FUNCTION in (attrs or {}))
+    function = from_func_graph(name, graph, attrs, *args, **kwargs)
     text = function.name.decode()
     if is_of_pipeline(text):
         state.record(PythonCalls).forget_others()
@@ -117,6 +147,30 @@ def _make_function(from_func_graph: Any, /, name: Any, *args: Any, **kwargs: Any
         with notices.surviving("pipeline.calls", what, where=_WHERE):
             xla.call_copies(function)
     return function
+
+
+def _name(name: str | bytes, *, is_by_dataset: bool) -> str:
+    """Returns a name for a new function that says whether a pipeline calls it.
+
+    Args:
+        name: the name that TensorFlow chose.
+        is_by_dataset: whether tf.data traced the function, for a pipeline or for a loop.
+    """
+    text = name.decode() if isinstance(name, bytes) else name
+    plain = text.removeprefix(state.TRACED)
+    looks_so = is_of_pipeline(text)
+    belongs = plain.startswith(xla.COPY)
+    if is_by_dataset:
+        belongs = looks_so  # of a SavedModel there is only the name
+        is_traced_for_pipeline = getattr(state.current().here, "is_traced_for_pipeline", None)
+        if is_traced_for_pipeline is not None:
+            belongs = is_traced_for_pipeline
+    if belongs == looks_so:
+        return text
+    begin = text.removesuffix(plain)
+    if belongs:
+        return f"{begin}{_PREFIX}{plain}"
+    return f"{begin}_{plain}"
 
 
 def _call_python(call: Any, registry: Any, /, token: str, *args: Any, **kwargs: Any) -> Any:

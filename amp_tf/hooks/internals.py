@@ -182,6 +182,24 @@ INFER_SHAPES = Internal(
 
 # Input pipelines.
 
+TRACE_FOR_DATASET = Internal(
+    "tensorflow.python.data.ops.structured_function",
+    "StructuredFunctionWrapper.__init__",
+    "tell functions of pipelines from others by more than their names",
+    "those with unusual names may be computed in 16 bit, after one warning",
+)
+LOOPS_OVER_DATASETS = Internal(
+    "tensorflow.python.data.ops.dataset_autograph",
+    "_general_purpose_scan",
+    "tell loops over datasets from functions of pipelines",
+    "such loops stay in float32",
+)
+DATASET_ATTRIBUTE = Internal(
+    f"{_EAGER}.polymorphic_function.attributes",
+    "TF_DATA_FUNCTION",
+    "tell functions of tf.data from others",
+    "input pipelines may be computed in 16 bit",
+)
 CALL_FUNCTION = Internal(
     _ATOMIC,
     "AtomicFunction.call_flat",
@@ -350,6 +368,12 @@ REPLICAS = Internal(
     "sum gradients in 16 bit",
     "tf_keras' and TF1's training under a strategy fails with `AMP_TF_ALLREDUCE`",
 )
+FUNCTIONS_OF_GRAPH = Internal(
+    f"{_FRAMEWORK}.ops",
+    "Graph._functions",
+    "know gradients that a called function takes",
+    "no gradient is summed in 16 bit, after one warning",
+)
 MIRRORED = Internal(
     "tensorflow.python.distribute.mirrored_strategy",
     "MirroredExtended MirroredExtended._cross_device_ops",
@@ -449,6 +473,12 @@ TF1_SAVED = Internal(
     "restore checkpoints of a run without loss scaling",
     "TF1's programs cannot restore them, after one warning",
 )
+TF1_PARTS = Internal(
+    f"{_OPS}.variables",
+    "Variable._save_slice_info Variable.SaveSliceInfo",
+    "restore partitioned variables from checkpoints of a run without loss scaling",
+    "TF1's programs cannot restore them, after one warning",
+)
 TF1_VARIABLES = Internal(
     f"{_OPS}.ref_variable",
     "RefVariable._ref",
@@ -464,14 +494,14 @@ TF1_TYPES = Internal(
 GRADIENTS_BY_TAPE = Internal(
     f"{_EAGER}.backprop",
     "GradientTape.gradient",
-    "warn of loops that scale no loss, and compare gradients with float32",
-    "there is no such warning; `amp-tf compare` ends with an error",
+    "warn of loops that scale no loss, compare gradients with float32, and sum them in 16 bit",
+    "there is no such warning, sums are in float32; `amp-tf compare` ends with an error",
 )
 GRADIENTS_BY_GRAPH = Internal(
     f"{_OPS}.gradients_util",
     "_GradientsHelper",
-    "warn of loops that scale no loss, and compare gradients with float32",
-    "there is no such warning; `amp-tf compare` ends with an error",
+    "warn of loops that scale no loss, compare gradients with float32, and sum them in 16 bit",
+    "there is no such warning, sums are in float32; `amp-tf compare` ends with an error",
 )
 WRITE_VARIABLES = Internal(
     f"{_OPS}.gen_resource_variable_ops",

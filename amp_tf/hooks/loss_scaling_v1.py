@@ -21,12 +21,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from amp_tf.hooks import internals, notices, state
+from amp_tf.hooks import gradients, internals, notices, state
 from amp_tf.hooks.loss_scaling import CUSTOM_LOOP, runs_in_float16, should_scale, surviving
 from amp_tf.hooks.patches import Patches
 from amp_tf.loss_scaling import calls, is_loss_scaled, ledger
@@ -169,17 +169,17 @@ def _remember_wrapped(init: Any, wrapper: Any, /, opt: Any, *args: Any, **kwargs
 
 def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
     """Restores all other variables of a checkpoint that lacks nothing but the loss scale."""
-    targets: dict[str, Any] = {}
+    targets: list[tuple[str, Any]] = []
     with surviving("tf.compat.v1.train.Saver.restore"):
         targets = _without_scale(saver, sess.graph, save_path)
     if not targets:
         return restore(saver, sess, save_path)
     reader = tf.train.load_checkpoint(save_path)
     # Adds nothing to the graph, which a MonitoredSession has finalized.
-    for name, variable in targets.items():
+    for name, variable in targets:
         fed = {}
         if reader.has_tensor(name):
-            fed[variable.initializer.inputs[1]] = reader.get_tensor(name)
+            fed[variable.initializer.inputs[1]] = _part_of(variable, reader.get_tensor(name))
         sess.run(variable.initializer, fed)
     notices.warn_once(
         "loss_scaling.saver",
@@ -191,26 +191,44 @@ def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
     return None
 
 
-def _without_scale(saver: Any, graph: Any, save_path: Any) -> dict[str, Any]:
+def _without_scale(saver: Any, graph: Any, save_path: Any) -> list[tuple[str, Any]]:
     """The variables that a saver wants, by their names, if a checkpoint lacks only the loss scale.
 
-    It is empty if the checkpoint has all of them, or lacks others.
+    The parts of a partitioned variable have one name. The list is empty if the checkpoint has all
+    variables, or lacks others.
     """
     wanted = saver._var_list
     if wanted is None and not graph.get_collection("saveable_objects"):
         wanted = graph.get_collection("variables")
-    named = wanted or {}
-    if not isinstance(named, dict):
-        named = {getattr(variable, "op", variable).name: variable for variable in named}
-    variables = named.values()
+    if isinstance(wanted, dict):
+        named = list(wanted.items())
+    else:
+        named = [(_name_in_checkpoints(variable), variable) for variable in wanted or ()]
+    variables = [variable for _, variable in named]
     can_assign = all(hasattr(variable, "initializer") for variable in variables)
     if not can_assign or not any(map(is_scale, variables)):
-        return {}
+        return []
     known = {name for name, _ in tf.train.list_variables(save_path)}
-    absent = [variable for name, variable in named.items() if name not in known]
+    absent = [variable for name, variable in named if name not in known]
     if not absent or not all(map(is_scale, absent)):
-        return {}
-    return dict(named)
+        return []
+    return named
+
+
+def _name_in_checkpoints(variable: Any) -> str:
+    part = getattr(variable, "_save_slice_info", None)
+    if part is not None:
+        return str(part.full_name)
+    return str(getattr(variable, "op", variable).name)
+
+
+def _part_of(variable: Any, value: Any) -> Any:
+    """Returns the part of a saved array that a variable holds: all, unless it is partitioned."""
+    part = getattr(variable, "_save_slice_info", None)
+    if part is None:
+        return value
+    corners = zip(part.var_offset, part.var_shape, strict=True)
+    return value[tuple(slice(begin, begin + size) for begin, size in corners)]
 
 
 def is_scale(variable: Any) -> bool:
@@ -246,12 +264,10 @@ def _gradient(place: int, gradient: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Records the variables whose gradients are taken in the graph that is being traced."""
     if not tf.executing_eagerly() and CUSTOM_LOOP not in state.current().warned:
         with surviving("GradientTape.gradient"):
-            sources = kwargs.get("sources", kwargs.get("xs"))
-            if len(args) > place:
-                sources = args[place]
+            sources = gradients.sources_of(place, args, kwargs)
             is_scaled = calls.is_scaled_place()
             for source in tf.nest.flatten(sources):
-                for handle in _handles(source):
+                for handle in gradients.handles(source):
                     setattr(handle, _UNSCALED, not is_scaled)
     return gradient(*args, **kwargs)
 
@@ -264,7 +280,9 @@ def _write(write: Any, /, *args: Any, **kwargs: Any) -> Any:
             if args:
                 written = args[0]
             is_scaled = calls.is_scaled_place() or calls.is_scaled_step() or calls.is_inner_call()
-            is_trained = any(getattr(handle, _UNSCALED, False) for handle in _handles(written))
+            is_trained = any(
+                getattr(handle, _UNSCALED, False) for handle in gradients.handles(written)
+            )
             if is_trained and not is_scaled and runs_in_float16():
                 _warn_of_loop()
     return write(*args, **kwargs)
@@ -281,24 +299,3 @@ def _warn_of_loop() -> None:
         "gradients are lost"
     )
     notices.warn_once(CUSTOM_LOOP, what, where=where, fix=_WRITE_THREE_LINES)
-
-
-def _handles(source: Any) -> Iterator[Any]:
-    """Yields the handles of a variable, or of its replicas; none of other tensors.
-
-    It may be one of Keras, too.
-    """
-    if isinstance(source, tf.Tensor):
-        dtype = source.dtype
-        if dtype == tf.resource or dtype._is_ref_dtype:
-            yield source
-    variable = source
-    if not isinstance(source, tf.Variable):
-        variable = getattr(source, "value", None)
-    if not isinstance(variable, tf.Variable):
-        return
-    for part in getattr(variable, "values", None) or [variable]:
-        if hasattr(part, "handle"):
-            yield part.handle
-        else:  # TF1's have none
-            yield part._ref()

@@ -199,7 +199,7 @@ def _register() -> bool:
         native.tensorflow_library()  # so that an error shows before the first graph
         shims = {device_type: Shim(device_type) for device_type in DEVICE_TYPES}
         for shim in shims.values():
-            shim.leave_out(*input_pipelines.beginnings())
+            shim.leave_out(input_pipelines.BEGINNINGS, input_pipelines.LOOPS)
     except (OSError, AttributeError) as error:
         return _stay_idle(
             f"it does not load, so graphs stay in float32 ({error})",

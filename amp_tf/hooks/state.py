@@ -164,12 +164,16 @@ def uses_tf32(capability: tuple[int, ...]) -> bool | None:
 
 
 TRACED = "__inference_"  #: begins TensorFlow's names of traced functions
+#: how tf.data begins the names of functions: with the transformations that call them
+OF_TRANSFORMATIONS = ("Dataset_", "tf_data_experimental_", "map_on_gpu_")
 
 
 def traced_functions() -> list[str]:
     """The live functions that TensorFlow has traced, without those of input pipelines."""
     names = [name for name in function_names() if name.startswith(TRACED)]
-    return sorted(name for name in names if not name.startswith(f"{TRACED}Dataset_"))
+    return sorted(
+        name for name in names if not name.removeprefix(TRACED).startswith(OF_TRANSFORMATIONS)
+    )
 
 
 def function_names() -> set[str]:

@@ -44,7 +44,7 @@ class _Rewritten(weakref.WeakValueDictionary[bytes, Any]):
 
 
 # Begins the names of copies, as of functions of input pipelines: the plugin leaves both alone.
-_COPY = "Dataset_as_written_"
+COPY = "Dataset_as_written_"
 
 
 def install(patches: Patches) -> None:
@@ -231,7 +231,7 @@ def copy_as_written(function: Any) -> Any:
         changed = _define_copies(function)
         clones = _register_clones(function, changed)
         function_name, definition = [*changed.items()][-1]
-        definition.signature.name = f"{_COPY}{function_name}_{next(pipeline.clone_numbers)}"
+        definition.signature.name = f"{COPY}{function_name}_{next(pipeline.clone_numbers)}"
         function._bound_context.add_function_def(definition)
         function._amp_tf_as_written = atomic_function.AtomicFunction(
             definition.signature.name,
@@ -266,7 +266,7 @@ def _define_copies(function: Any) -> dict[str, Any]:
     for definition in given:
         is_copied = definition is root or _is_rewritten_alone(definition)
         results.append(RewriteResult(definition, RewriteReport(), is_copied))
-    return pipeline.name_clones(given, results, prefix=_COPY)
+    return pipeline.name_clones(given, results, prefix=COPY)
 
 
 def _key(name: str | bytes) -> bytes:

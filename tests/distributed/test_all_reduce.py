@@ -51,6 +51,17 @@ def test_matrices_are_summed_in_16_bit_and_the_rest_in_float32(precision, run):
     assert f"gradients summed over replicas in {precision} (" in err
 
 
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_what_is_computed_from_gradients_of_variables_is_summed_in_16_bit_and_nothing_else(
+    precision, run
+):
+    found = run(precision, precision)[0]["others"]
+    rounded = {name for name, total in found["gradients"].items() if total == 4096.0}
+    assert rounded == {*found["gradients"]}
+    exact = {name for name, total in found["no gradients"].items() if total == 4098.0}
+    assert exact == {*found["no gradients"]}
+
+
 @pytest.mark.parametrize("case", ["tiny", "huge"])
 def test_float16_carries_what_lies_outside_its_range(case, run):
     found, _ = run("bfloat16", "float16")
@@ -100,7 +111,7 @@ def test_scales_are_exact_and_bring_the_bound_below_2_to_the_15(bound):
     ],
 )
 def test_large_float32_matrices_are_carried(value, is_carried):
-    assert all_reduce.is_large_gradient(value) is is_carried
+    assert all_reduce.is_large_matrix(value) is is_carried
 
 
 @pytest.fixture
@@ -114,7 +125,10 @@ def installed():
 @pytest.mark.usefixtures("installed")
 def test_a_strategy_without_all_reduce_is_told_once_and_stays_in_float32(caplog):
     strategy = tf.distribute.experimental.CentralStorageStrategy(["CPU:0"])
-    value = tf.random.stateless_uniform((64, 64), (1, 2))
+    weight = tf.Variable(tf.random.stateless_uniform((64, 64), (1, 2)))
+    with tf.GradientTape() as tape:
+        loss = tf.nn.l2_loss(weight)
+    value = tape.gradient(loss, weight)
     for _ in range(2):
         result = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", value))
         np.testing.assert_array_equal(result, value)

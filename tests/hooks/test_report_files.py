@@ -7,6 +7,7 @@ from importlib import resources
 import jsonschema
 import pytest
 
+from amp_tf.config import variable_of
 from amp_tf.reporting import files
 from tests import processes
 from tests.hooks import running
@@ -48,6 +49,19 @@ def test_an_unchanged_keras_script_leaves_one_file(site_folder, tmp_path):
         "AMP_TF_REPORT",
     )
     assert sources_of["level"] == "default"
+
+
+def test_a_folder_is_relative_to_where_the_program_began(tmp_path):
+    code = (
+        "import os, tensorflow as tf; f = tf.function(lambda x: tf.nn.relu(x @ x) @ x + 1.0)\n"
+        "f(tf.ones((16, 16))); os.mkdir('elsewhere'); os.chdir('elsewhere')"
+    )
+    settings = {"AMP_TF_REPORT": "reports", variable_of("log_path"): "logs"}
+    running.run(["-c", code], tmp_path, {**running.switched_on(), **settings})
+    settings_of = {row["field"]: row for row in one_report(tmp_path / "reports")["settings"]}
+    assert settings_of["report_path"]["from"] == "AMP_TF_REPORT"
+    assert [*(tmp_path / "logs").iterdir()]
+    assert not [*(tmp_path / "elsewhere").iterdir()]
 
 
 def test_functions_that_xla_compiles_have_the_sizes_of_their_trace(site_folder, tmp_path):

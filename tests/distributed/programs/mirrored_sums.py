@@ -22,14 +22,23 @@ amp_tf.enable(amp_tf.AmpConfig(precision=precision, allreduce=allreduce))
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 generator = np.random.default_rng(0)
 matrix = generator.uniform(0.5, 1.0, (64, 64)).astype("float32")
+with strategy.scope():
+    weight = tf.Variable(tf.zeros((64, 64)))
+
+
+def gradient_of_weight(wanted: tf.Tensor) -> tf.Tensor:
+    """A gradient of the variable, with given values."""
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(weight * wanted)
+    return tape.gradient(loss, weight)
 
 
 def replica(sum_of: str, magnitude: float, poison: float) -> dict[str, tf.Tensor]:
     context = tf.distribute.get_replica_context()
     number = tf.cast(context.replica_id_in_sync_group, tf.float32) + 1.0
     # A product, so that in float16 the values that are summed come from a converted node.
-    gradient = tf.matmul(tf.constant(matrix) * number, tf.eye(64)) * magnitude
-    gradient += tf.where(number > 1.5, poison, 0.0)
+    wanted = tf.matmul(tf.constant(matrix) * number, tf.eye(64)) * magnitude
+    gradient = gradient_of_weight(wanted + tf.where(number > 1.5, poison, 0.0))
     return context.all_reduce(
         sum_of, {"matrix": gradient, "row": tf.ones((2000,)) * number, "scalar": number * 1.0}
     )
@@ -75,18 +84,68 @@ def cross_replica() -> float:
     """As tf_keras and TF1 optimizers sum: for pairs of gradient and variable, from the
     cross-replica context.
     """
-    with strategy.scope():
-        variable = tf.Variable(tf.zeros((64, 64)))
 
     def merge(distribution: tf.distribute.Strategy, gradient: tf.Tensor) -> list[tf.Tensor]:
-        return distribution.extended.batch_reduce_to("SUM", [(gradient, variable)])
+        return distribution.extended.batch_reduce_to("SUM", [(gradient, weight)])
 
     def replica_step() -> tf.Tensor:
-        gradient = tf.constant(matrix) * 1.0
+        gradient = gradient_of_weight(tf.constant(matrix))
         return tf.distribute.get_replica_context().merge_call(merge, (gradient,))[0]
 
     step = tf.function(lambda: strategy.run(replica_step))
     return error_of(first_of(step()), 2.0 * matrix)
+
+
+def others() -> dict[str, dict[str, float]]:
+    """Sums of 2049 over both replicas, which is no number of either 16-bit type: of gradients, as
+    programs compute them further, and of what is none.
+    """
+    numbers = tf.constant(2049.0, shape=(64, 64))
+
+    @tf.function
+    def both(wanted: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return gradient_of_weight(wanted), wanted + 0.0
+
+    def replica_step() -> dict[str, dict[str, tf.Tensor]]:
+        gradient = gradient_of_weight(numbers)
+        clipped, norm = tf.clip_by_global_norm([gradient], 1e9)
+        accumulated = tf.zeros((64, 64))
+        for _ in tf.range(2):
+            accumulated += gradient_of_weight(numbers) / 2.0
+        conditional = accumulated
+        if norm > 0.0:
+            conditional = gradient + 0.0
+        of_function, beside_it = both(numbers)
+        # As in meta-learning, where the weights of the model come from gradients.
+        predictions = tf.argmax(tf.matmul(numbers, weight - gradient), axis=1)
+        is_right = tf.cast(predictions >= 0, tf.float32)
+        with tf.GradientTape() as tape:
+            tape.watch(numbers)
+            loss = tf.reduce_sum(numbers * numbers / 2.0)
+        found = {
+            "gradients": {
+                "itself": gradient,
+                "clipped": clipped[0],
+                "accumulated": accumulated,
+                "conditional": conditional,
+                "of a function": of_function,
+                "by tf.gradients": tf.gradients(weight * numbers, weight)[0],
+            },
+            "no gradients": {
+                "constant": numbers + 0.0,
+                "beside a gradient": beside_it,
+                "counts": numbers * is_right[:, None],
+                "of an input": tape.gradient(loss, numbers),
+                "weights": weight + numbers,
+            },
+        }
+        return tf.distribute.get_replica_context().all_reduce("SUM", found)
+
+    sums = tf.function(lambda: strategy.run(replica_step))()
+    return {
+        kind: {name: float(first_of(value)[0, 0]) for name, value in values.items()}
+        for kind, values in sums.items()
+    }
 
 
 def fit() -> dict[str, object]:
@@ -124,6 +183,7 @@ result = {
     "inf": one_case("SUM", 1.0, float("inf")),
     "eager": error_of(first_of(eager), 3.0 * matrix),
     "cross_replica": cross_replica(),
+    "others": others(),
 }
 if precision == "float16":
     result["fit"] = fit()

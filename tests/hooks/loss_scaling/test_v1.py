@@ -93,6 +93,32 @@ def test_case_32_and_k09_a_float32_saver_checkpoint_restores_into_the_scaled_gra
 
 
 @pytest.mark.usefixtures("control_flow")
+def test_a_partitioned_variable_is_restored_from_a_float32_checkpoint(tmp_path):
+    def run(path, *, is_new):
+        with tf.Graph().as_default(), v1.Session() as session:
+            weight = v1.get_variable(
+                "w",
+                (4, 3),
+                partitioner=v1.fixed_size_partitioner(2),
+                use_resource=v1.control_flow_v2_enabled(),
+            )
+            loss = tf.reduce_sum(tf.convert_to_tensor(weight) ** 2)
+            v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+            saver = v1.train.Saver()
+            session.run(v1.global_variables_initializer())
+            if is_new:
+                saver.restore(session, path)
+            else:
+                saver.save(session, path)
+            return session.run(tf.convert_to_tensor(weight))
+
+    path = str(tmp_path / "plain")
+    saved = run(path, is_new=False)
+    with installed():
+        np.testing.assert_array_equal(run(path, is_new=True), saved)
+
+
+@pytest.mark.usefixtures("control_flow")
 @pytest.mark.parametrize("scope", [None, "training"])
 def test_an_optimizers_variables_are_called_as_without_loss_scaling(scope):
     def names():
