@@ -79,8 +79,10 @@ def _absolute(path: str) -> str:
         return path
 
 
-#: the same path each time that a variable is read, wherever the program is by then
-_absolute_from_start = functools.cache(_absolute)
+@functools.cache
+def _absolute_from_start(path: str) -> str:
+    """Returns the same path whenever a variable is read, wherever the program is by then."""
+    return _absolute(path)
 
 
 def check_bool(value: object, *, where: str) -> bool:

@@ -20,23 +20,23 @@ sys.path.append(str(ROOT / "scripts"))
 import code_sizes  # noqa: E402  (a program of that folder)
 
 BUDGET = {
-    "*.py": (6569, 8),
-    "cli/": (12279, 14),
+    "*.py": (6653, 8),
+    "cli/": (13812, 14),
     "cpu/": (5819, 3),
-    "graph/": (21180, 14),
-    "hooks/": (22735, 21),
-    "loss_scaling/": (16378, 13),
-    "offline/": (10242, 6),
-    "oplists/": (8219, 8),
-    "painting/": (25260, 20),
-    "reporting/": (13113, 8),
-    "rewriting/": (20027, 9),
-    "tools/": (40345, 32),
-    "package": (202166, 156),
+    "graph/": (21165, 14),
+    "hooks/": (24238, 22),
+    "loss_scaling/": (18587, 13),
+    "offline/": (10263, 6),
+    "oplists/": (8212, 8),
+    "painting/": (25326, 20),
+    "reporting/": (13270, 8),
+    "rewriting/": (20392, 9),
+    "tools/": (41517, 32),
+    "package": (209254, 157),
     "C": (2231, 1),
-    "tests": (269914, 274),
+    "tests": (283884, 277),
     "benchmarks": (75574, 79),
-    "scripts": (24413, 25),
+    "scripts": (24431, 25),
 }
 """At most so many AST nodes (of C: tokens) and files."""
 OTHERS = {"tuples": 5, "conditional": 15, "comprehensions": 40, "wide": 0.3, "decode": 1}

@@ -245,7 +245,7 @@ def _find_distributions() -> list[str]:
         name = distribution.metadata["Name"]
         if name:  # a broken installation has none
             present.add(re.sub(r"[-_.]+", "-", name).lower())
-    return [name for name in DISTRIBUTIONS if name in present]
+    return list(filter(present.__contains__, DISTRIBUTIONS))
 
 
 def _find_devices() -> list[dict[str, Any]]:

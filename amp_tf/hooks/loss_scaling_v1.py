@@ -203,7 +203,9 @@ def _without_scale(saver: Any, graph: Any, save_path: Any) -> list[tuple[str, An
     if isinstance(wanted, dict):
         named = list(wanted.items())
     else:
-        named = [(_name_in_checkpoints(variable), variable) for variable in wanted or ()]
+        named = []
+        for variable in wanted or ():
+            named.append((_name_in_checkpoints(variable), variable))
     variables = [variable for _, variable in named]
     can_assign = all(hasattr(variable, "initializer") for variable in variables)
     if not can_assign or not any(map(is_scale, variables)):

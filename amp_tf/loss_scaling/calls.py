@@ -271,8 +271,12 @@ class Calls:
     def _own(self) -> list[Made]:
         """The calls of this caller in the graph that is being traced and those around it."""
         caller = _caller()
-        records = [self._made.get(place, {}).get(caller) for place in places()]
-        return [made for made in records if made is not None]
+        found = []
+        for place in places():
+            made = self._made.get(place, {}).get(caller)
+            if made is not None:
+                found.append(made)
+        return found
 
     def _seen(self) -> Iterator[Made]:
         around = places()
