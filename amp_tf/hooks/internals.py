@@ -516,6 +516,12 @@ WRITE_REFERENCES = Internal(
     "warn of loops that scale no loss",
     "there is no such warning",
 )
+BRANCHES = Internal(
+    f"{_OPS}.control_flow_v2_func_graphs",
+    "ControlFlowFuncGraph",
+    "count a step in a branch or loop with the losses around it",
+    _NOT_SKIPPED,
+)
 IN_XLA = Internal(
     f"{_OPS}.control_flow_util",
     "GraphOrParentsInXlaContext",

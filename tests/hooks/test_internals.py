@@ -25,7 +25,7 @@ for row in internals.rows():
 #: of libraries, what no interface promises; TensorFlow promises the formats of its messages
 INSIDE = ("tensorflow.python.", "keras.src.", "tf_keras.src.")
 #: private names of Python's own
-OF_PYTHON = {"_fields", "_value_", "_initializing"}
+OF_PYTHON = {"_fields", "_value_", "_initializing", "_current_exceptions"}
 
 
 def is_there(home: str, name: str) -> bool:
