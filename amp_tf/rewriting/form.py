@@ -444,9 +444,7 @@ def plan_casts(
     readers: dict[_CastKey, list[Reader]] = {}
     for (node, port, reader, position), way in zip(ends, ways, strict=True):
         types = types_of[way]
-        awaited: tuple[Node, ...] = ()
-        if view.signatures[node].has_refs:
-            awaited = tuple(view.awaited(reader))
+        awaited = awaited_by_cast(view, node, reader)
         for end in range(2, len(types)):
             readers.setdefault(((node, port), types[:end], awaited), [])
         readers.setdefault(((node, port), types, awaited), []).append((reader, position))
@@ -461,3 +459,10 @@ def plan_casts(
         name = names.make(f"{view.names[node]}-{port}-{_CAST_NAMES[types[-1]]}")
         cast = NewNode.cast(name, source, view.devices[node], of=types[-2], to=types[-1])
         yield cast._replace(after=awaited), readers[tensor, types, awaited]
+
+
+def awaited_by_cast(view: GraphView, node: Node, reader: Node) -> tuple[Node, ...]:
+    """Returns the nodes that a cast between two nodes waits for."""
+    if view.signatures[node].has_refs:
+        return tuple(view.awaited(reader))
+    return ()

@@ -40,13 +40,17 @@ def test_a_hook_patches_once_and_puts_everything_back(home, monkeypatch):
         importlib.import_module(library)
     put = Patches.put
     before = {}
+    below = []  # patches that are on again, below one that stays
 
     def recording(self, owner, name, *ours):
         was = inspect.getattr_static(owner, name, None)
         is_new = put(self, owner, name, *ours)
         # Rewritten functions are given in their original form even once amp_tf is off.
         if is_new and self is process_state.patches(home):
-            before[owner, name] = was
+            if inspect.getattr_static(owner, name) is was:
+                below.append(name)
+            else:
+                before[owner, name] = was
         return is_new
 
     def now():
@@ -58,7 +62,7 @@ def test_a_hook_patches_once_and_puts_everything_back(home, monkeypatch):
     switch.install(home)
     try:
         first = now()
-        assert first
+        assert first or below
         assert all(first[key] is not was for key, was in before.items())
         switch.install(home)
         assert now() == first
