@@ -5,8 +5,7 @@ by ``StrategyExtended.batch_reduce_to`` from the cross-replica context. Both are
 float32 gradients are cast to 16 bit, summed, and cast back, where the step is traced: TensorFlow
 ends the training if replicas disagree about the type of a collective operation. A mean is a sum,
 divided in float32. What is no gradient (:mod:`amp_tf.hooks.gradients`), such as counts, stays in
-float32. ``scope("float32")`` never spans a sum, because other replicas are traced meanwhile in the
-same graph.
+float32.
 
 The loss-scale optimizer unscales before the sum, so float16, which ends at 65504 and loses digits
 below 2^-14, gets a scale of its own. Replica ``w`` holds ``g_w``; the sum over replicas of ``max
