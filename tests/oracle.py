@@ -17,7 +17,7 @@ import dataclasses
 import enum
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
 _PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 # Read once per process by TensorFlow, hence set on import. Without it the CPU mode keeps ops in
@@ -46,20 +46,20 @@ class Mode(enum.Enum):
     CUDA = "auto_mixed_precision"
 
     @property
-    def f16(self) -> int:
+    def f16(self):
         """The DataType number of the mode's 16-bit type."""
         return DT_BFLOAT16 if self is Mode.BFLOAT16 else DT_HALF
 
     @property
-    def precision(self) -> str:
+    def precision(self):
         return "bfloat16" if self is Mode.BFLOAT16 else "float16"
 
     @property
-    def target(self) -> str:
+    def target(self):
         return "gpu" if self is Mode.CUDA else "cpu"
 
 
-def _has_gpu_kernels() -> bool:
+def _has_gpu_kernels():
     return any(
         kernel.device_type == "GPU"
         for kernel in kernels.get_registered_kernels_for_op("MatMul").kernel
@@ -89,7 +89,7 @@ class Knobs:
     clear_add: tuple[str, ...] = ()
     clear_remove: tuple[str, ...] = ()
 
-    def as_environment(self) -> dict[str, str]:
+    def as_environment(self):
         variables = {f"{_PREFIX}LEVEL": "" if self.level == "DEFAULT" else self.level}
         for field in dataclasses.fields(self):
             if field.name != "level":
@@ -109,7 +109,7 @@ class Outcome:
     types: Mapping[tuple[str, str], tuple[int, ...]]  #: DataType numbers by node and attribute
     ops: Mapping[str, str]
 
-    def nodes_in(self, data_type: int) -> set[str]:
+    def nodes_in(self, data_type):
         """The nodes with at least one type attribute of that DataType."""
         return {node for (node, _), types in self.types.items() if data_type in types}
 
@@ -119,11 +119,11 @@ class OriginalFailedError(Exception):
 
 
 def run_original(
-    graph_def: graph_pb2.GraphDef,
-    mode: Mode | None,
-    preserve: Iterable[str],
-    knobs: Knobs | None = None,
-) -> Outcome:
+    graph_def,
+    mode,
+    preserve,
+    knobs=None,
+):
     """The graph as the C++ pass alone rewrites it; raises an OriginalFailedError where the pass
     ends with an error.
 
@@ -144,9 +144,7 @@ def run_original(
     return outcome(graph_def, graph)
 
 
-def optimized(
-    graph_def: graph_pb2.GraphDef, optimizers: tuple[str, ...], preserve: Iterable[str]
-) -> graph_pb2.GraphDef:
+def optimized(graph_def, optimizers, preserve):
     """The graph after Grappler optimizers given by name, such as ``function``, which inlines calls
     and lowers loops.
     """
@@ -161,7 +159,7 @@ def optimized(
         raise OriginalFailedError(error.message) from error
 
 
-def outcome(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef) -> Outcome:
+def outcome(before, after):
     """Reads the types of the nodes of ``before`` in ``after``."""
     names = {node.name for node in before.node}
     kept = [node for node in after.node if node.name in names]
@@ -173,7 +171,7 @@ def outcome(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef) -> Outcome:
     )
 
 
-def type_attributes(node: object) -> Iterator[tuple[str, tuple[int, ...]]]:
+def type_attributes(node):
     """The type attributes of a NodeDef and their DataType numbers, without those that start with an
     underscore.
     """
@@ -188,12 +186,12 @@ def type_attributes(node: object) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 @functools.cache
-def _cluster() -> cluster.Cluster:
+def _cluster():
     return cluster.Cluster()
 
 
 @functools.cache
-def _config(optimizers: tuple[str, ...]) -> config_pb2.ConfigProto:
+def _config(optimizers):
     config = config_pb2.ConfigProto()
     options = config.graph_options.rewrite_options
     options.optimizers.extend(optimizers)  # switches every other one off
@@ -204,7 +202,7 @@ def _config(optimizers: tuple[str, ...]) -> config_pb2.ConfigProto:
 
 
 @contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+def _environment(variables):
     os.environ.update(variables)
     try:
         yield

@@ -1,7 +1,5 @@
 """A program says the same in a fork of a process that imported TensorFlow as in a fresh process."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -9,7 +7,6 @@ import signal
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -113,7 +110,7 @@ def test_a_program_finds_itself_in_the_same_place_and_ends_in_the_same_way(way, 
 
 
 def test_streams_limits_and_signals_are_those_of_subprocess(tmp_path):
-    options: dict[str, Any] = {"cwd": tmp_path, "text": True}
+    options = {"cwd": tmp_path, "text": True}
     program = (
         "import sys, time; print(sys.stdin.read()); sys.stdout.flush(); "
         "time.sleep(float(sys.argv[1]))"

@@ -1,7 +1,5 @@
 """The hardware decides which types it supports, and which table of costs counts on it."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 import types

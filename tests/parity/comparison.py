@@ -2,8 +2,6 @@
 these on purpose.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from unittest import mock
 

@@ -1,7 +1,5 @@
 """The rewrite of any graph, even a broken one, has properties of its own, parity aside."""
 
-from __future__ import annotations
-
 import random
 
 from hypothesis import HealthCheck, Phase, given, settings

@@ -5,8 +5,6 @@ The random ones are the same in every run, so that CI judges the change and not 
 ``scripts/fuzz_parity`` rolls new ones.
 """
 
-from __future__ import annotations
-
 import collections
 import random
 

@@ -8,8 +8,6 @@ with an underscore. What does not train on such an input is a :class:`~tests.tru
 with a function of the bench, as in ``defects``. A new module needs a row of :data:`GROUPS`.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 

@@ -1,7 +1,5 @@
 """The search for the layers that stay in float32: items, runs and the journal."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -15,7 +13,6 @@ from amp_tf.errors import AmpError, ConfigError
 from amp_tf.tools import keeping
 from amp_tf.tools.search import (
     Item,
-    Items,
     OutOfRunsError,
     find_items,
     find_nodes,
@@ -31,7 +28,7 @@ ACCURACY = Goal("accuracy", 0.01, is_loss=False)
 PATHS = tuple(f"m/{letter}/dense" for letter in "abcdefgh")
 
 
-def tuning(program: Weak, folder: Path, **settings) -> Tuning:
+def tuning(program, folder, **settings):
     return Tuning(program, ACCURACY, Journal(folder / "runs", {"program": "weak"}), **settings)
 
 
@@ -351,16 +348,16 @@ def test_then_comes_most_local_error_for_each_operation():
     assert [item.name for item in rank(find_items(graph), [], errors)] == ["m/a", "m/b", "m/c"]
 
 
-def leaf(name: str, operations: float = 1.0) -> Item:
+def leaf(name, operations=1.0):
     return Item(name, (name,), operations)
 
 
-def whole(name: str, parts: Items) -> Item:
+def whole(name, parts):
     patterns = itertools.chain(*(part.patterns for part in parts))
     return Item(name, tuple(patterns), sum(part.operations for part in parts), parts)
 
 
-def leaves(items: Items) -> set[str]:
+def leaves(items):
     found = set()
     for item in items:
         if item.parts:
@@ -373,11 +370,11 @@ def leaves(items: Items) -> set[str]:
 class Asked:
     """Answers whether a set holds all leaves that are needed; counts the sets."""
 
-    def __init__(self, needed: set[str], most: int = 10_000) -> None:
+    def __init__(self, needed, most=10_000):
         self.needed, self.most = needed, most
-        self.known: dict[frozenset[str], bool] = {}
+        self.known = {}
 
-    def __call__(self, items: Items) -> bool:
+    def __call__(self, items):
         key = frozenset(leaves(items))
         if key not in self.known:
             if len(self.known) >= self.most:

@@ -1,7 +1,5 @@
 """Some random programs in 16 bit; ``scripts/fuzz_parity values`` rolls new ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.left_out import differing, without

@@ -1,7 +1,5 @@
 """A bounded function of a product and a parameter, of which a difference is taken."""
 
-from __future__ import annotations
-
 import math
 
 import tensorflow as tf

@@ -3,8 +3,6 @@
 Values that products compute from data alone near a decomposition are as in float32.
 """
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from tests.truth.bench import mean_square

@@ -6,8 +6,6 @@ value on its way from the product to a function is turned into its domain where 
 values for logarithms), which is found by trying.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 

@@ -1,7 +1,5 @@
 """Every layer of Keras 3 between two dense layers: forward, and the gradient of every variable."""
 
-from __future__ import annotations
-
 import functools
 
 import keras

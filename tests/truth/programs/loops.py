@@ -2,8 +2,6 @@
 given.
 """
 
-from __future__ import annotations
-
 import functools
 
 import tensorflow as tf

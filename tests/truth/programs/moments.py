@@ -1,7 +1,5 @@
 """Differences of moments: a mean of squares less the square of a mean, by hand."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from tests.truth.bench import mean_square

@@ -2,8 +2,6 @@
 network adds a little.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import tensorflow as tf

@@ -3,8 +3,6 @@
 None of them was looked at when a rule was made: they only judge.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import math

@@ -1,7 +1,5 @@
 """Plain programs of which each is wrong as soon as one row of the painting is left out."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 
@@ -94,7 +92,7 @@ def _ids_in_a_column(bench):
     first = bench.weight(15, 8)
     last = bench.weight(16, 4)
 
-    def run(rows: tf.Tensor) -> tf.Tensor:
+    def run(rows):
         rows = tf.where(tf.math.is_nan(rows), 0.0, rows)
         ids = tf.cast(rows[:, 0], tf.int32)
         numbers = tf.nn.relu(tf.matmul(rows[:, 1:], first))
@@ -114,7 +112,7 @@ def _rotary_positions(bench):
     weights = [bench.weight(16, 16) for _ in range(2)]
     rates = tf.constant(10000.0 ** (-np.arange(8) / 8.0), tf.float32)
 
-    def turned(words: tf.Tensor, angles: tf.Tensor) -> tf.Tensor:
+    def turned(words, angles):
         a, b = tf.split(words, 2, -1)
         cosine = tf.cos(angles)
         sine = tf.sin(angles)
@@ -122,7 +120,7 @@ def _rotary_positions(bench):
         imaginary = a * sine + b * cosine
         return tf.concat([real, imaginary], -1)
 
-    def run(words: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    def run(words, positions):
         places = tf.cast(positions, tf.float32)
         angles = tf.einsum("bs,d->bsd", places, rates)
         queries, keys = (turned(tf.matmul(words, weight), angles) for weight in weights)
@@ -147,7 +145,7 @@ def _corrected_years(bench):
     first = bench.weight(4, 16)
     last = bench.weight(16, 2)
 
-    def run(years: tf.Tensor, facts: tf.Tensor) -> tf.Tensor:
+    def run(years, facts):
         exact = tf.cast(years, tf.float32)
         corrected = exact + tf.matmul(facts, correct)
         decades = tf.tanh(0.1 * corrected - 200.0)
@@ -168,7 +166,7 @@ def _learning_weights(bench):
     weights = bench.weight(16, 4)
     start = tf.identity(weights)
 
-    def run(x: tf.Tensor) -> tf.Tensor:
+    def run(x):
         y = tf.matmul(x, weights)
         step = tf.matmul(x, y, transpose_a=True)
         new = weights + 1e-4 * step
@@ -192,7 +190,7 @@ def _moved_rows(bench):
     last = bench.weight(16, 4)
     rows = tf.constant([3, 1, 7, 5])
 
-    def run(x: tf.Tensor) -> tf.Tensor:
+    def run(x):
         move = 0.004 * tf.tanh(tf.matmul(x, field))
         new = tf.clip_by_value(tf.gather(state, rows) + move, -10.0, 10.0)
         state.scatter_update(tf.IndexedSlices(new, rows))
@@ -211,7 +209,7 @@ def _written_places(bench):
     field = bench.weight(32, 32)
     last = bench.weight(32, 4)
 
-    def run(x: tf.Tensor, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def run(x, text):
         place = tf.strings.to_number(text) + 0.1 * tf.tanh(tf.matmul(x, field))
         return place, tf.matmul(place, last)
 

@@ -1,7 +1,5 @@
 """Softmaxes and logarithms of sums of exponentials, of values with a large common part."""
 
-from __future__ import annotations
-
 import math
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Geometry: sums of a few squares, of which a root or a difference is taken."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from tests.truth.bench import mean_square

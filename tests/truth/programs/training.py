@@ -1,7 +1,5 @@
 """Hand-written training: accumulation, scaled losses, second order, per-example gradients."""
 
-from __future__ import annotations
-
 import functools
 
 import tensorflow as tf
