@@ -134,14 +134,6 @@ def test_a_part_is_stopped_when_its_time_is_over_and_keeps_what_it_wrote(tmp_pat
     assert ended["ended"] == "stopped when its time was over"
     child = int((tmp_path / "long.log").read_text())
     deadline = time.monotonic() + 60
-    while is_running(child):
+    while processes.is_running(child):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def is_running(pid):
-    """Tells whether a process is there and not a zombie."""
-    try:
-        return "Z (zombie)" not in Path("/proc", str(pid), "status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
