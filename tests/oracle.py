@@ -2,9 +2,10 @@
 
 ``tensorflow.python.grappler.tf_optimizer.OptimizeGraph`` runs one Grappler pass, named in
 ``RewriterConfig.optimizers``, over a MetaGraphDef, without a session and without a GPU. The pass
-takes its settings from the environment at every call; :func:`run_original` sets them for the one
-call. One Grappler cluster is made per process and kept: making one starts a session (seconds),
-while a call on a small graph takes a millisecond.
+takes its settings from the environment at every call; :func:`run_original` sets the level and the
+changes of lists of an :class:`amp_tf.AmpConfig` for the one call. One Grappler cluster is made per
+process and kept: making one starts a session (seconds), while a call on a small graph takes
+a millisecond.
 
 The bfloat16 mode does nothing where oneDNN has no bfloat16 kernels. There TensorFlow is told that
 it has (:mod:`tests.as_cpu.onednn`), so that the pass judges on every CPU as on one with avx512.
@@ -16,6 +17,7 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import itertools
 import os
 from collections.abc import Mapping
 
@@ -30,8 +32,10 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2  # noqa: E402
 from tensorflow.python.framework import errors_impl, kernels, versions  # noqa: E402
 from tensorflow.python.grappler import cluster, tf_optimizer  # noqa: E402
 
+from amp_tf.config import LIST_NAMES, AmpConfig  # noqa: E402
 from tests.as_cpu import onednn  # noqa: E402
 
+DEFAULT = AmpConfig()
 DT_FLOAT = 1
 DT_HALF = 19
 DT_BFLOAT16 = 14
@@ -74,33 +78,6 @@ IS_JUDGE = versions.VERSION.split(".")[:2] == ["2", "21"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Knobs:
-    """The settings that the original reads from the environment, by the names of AmpConfig's
-    fields.
-    """
-
-    level: str = "DEFAULT"
-    allow_add: tuple[str, ...] = ()
-    allow_remove: tuple[str, ...] = ()
-    infer_add: tuple[str, ...] = ()
-    infer_remove: tuple[str, ...] = ()
-    deny_add: tuple[str, ...] = ()
-    deny_remove: tuple[str, ...] = ()
-    clear_add: tuple[str, ...] = ()
-    clear_remove: tuple[str, ...] = ()
-
-    def as_environment(self):
-        variables = {f"{_PREFIX}LEVEL": "" if self.level == "DEFAULT" else self.level}
-        for field in dataclasses.fields(self):
-            if field.name != "level":
-                list_name, action = field.name.split("_")
-                variables[f"{_PREFIX}{list_name.upper()}LIST_{action.upper()}"] = ",".join(
-                    getattr(self, field.name)
-                )
-        return {name: value for name, value in variables.items() if value}
-
-
-@dataclasses.dataclass(frozen=True)
 class Outcome:
     """The graph that a pass made, with types and ops of the nodes that were there before."""
 
@@ -122,7 +99,7 @@ def run_original(
     graph_def,
     mode,
     preserve,
-    knobs=None,
+    knobs=DEFAULT,
 ):
     """The graph as the C++ pass alone rewrites it; raises an OriginalFailedError where the pass
     ends with an error.
@@ -131,7 +108,7 @@ def run_original(
     call without a pass, to subtract its time: the CUDA mode, which ends at once where there is no
     GPU.
     """
-    variables = (knobs or Knobs()).as_environment()
+    variables = _variables(knobs)
     if (
         mode is Mode.CUDA
     ):  # in the CPU modes a simulated GPU would attract the nodes without a device
@@ -183,6 +160,18 @@ def type_attributes(node):
             yield name, (value.type,)
         elif kind == "list" and value.list.type:
             yield name, tuple(value.list.type)
+
+
+def _variables(knobs):
+    """The variables by which the pass gets the level and the changes of the lists."""
+    variables = {}
+    if knobs.level != "DEFAULT":
+        variables[f"{_PREFIX}LEVEL"] = knobs.level
+    for name, action in itertools.product(LIST_NAMES, ("add", "remove")):
+        ops = getattr(knobs, f"{name}_{action}")
+        if ops:
+            variables[f"{_PREFIX}{name.upper()}LIST_{action.upper()}"] = ",".join(ops)
+    return variables
 
 
 @functools.cache

@@ -1,17 +1,8 @@
-"""Hypothesis strategies that several test files share."""
+"""How TensorFlow makes loops."""
 
 import contextlib
 
-from hypothesis import strategies as st
 from tensorflow.python.ops import control_flow_util
-
-from tests.parity.random_graphs import random_graph
-
-
-@st.composite
-def random_graphs(draw, max_nodes=30):
-    """Well-typed graphs over the ops of the lists; they say nothing about shapes and cannot run."""
-    return random_graph(lambda n: draw(st.integers(0, n - 1)), max_nodes=max_nodes)
 
 
 @contextlib.contextmanager

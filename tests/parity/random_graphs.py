@@ -13,9 +13,9 @@ import dataclasses
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
+from amp_tf.config import LIST_NAMES, AmpConfig
 from tests.graph_text import node_to_text
-from tests.oracle import Knobs
-from tests.parity.op_pool import LISTS, op_def, op_pool
+from tests.parity.op_pool import arg_types, op_def, op_pool
 
 FLOAT = types_pb2.DT_FLOAT
 INT32 = types_pb2.DT_INT32
@@ -63,7 +63,7 @@ class RandomGraph:
 
     graph_def: graph_pb2.GraphDef
     preserve: tuple[str, ...]
-    knobs: Knobs
+    knobs: AmpConfig
 
     def _repr_pretty_(self, printer, cycle):
         """How Hypothesis prints an example."""
@@ -93,13 +93,13 @@ def in_words(graph, found=()):
 
 def _random_knobs(choose, ops):
     level = ("DEFAULT",) * 7 + ("TREAT_INFER_AS_DENY", "TENSOR_CORES_ONLY", "UNSAFE_FORCE_ALL")
-    knobs = Knobs(level=level[choose(len(level))])
+    knobs = AmpConfig(level=level[choose(len(level))])
     if choose(4) or not ops:
         return knobs
     op = ops[choose(len(ops))]
-    target = LISTS[choose(len(LISTS))]
+    target = LIST_NAMES[choose(len(LIST_NAMES))]
     # Leaving every list first makes the move valid wherever the op is now.
-    moves = {f"{name}_remove": (op,) for name in LISTS if name != target}
+    moves = {f"{name}_remove": (op,) for name in LIST_NAMES if name != target}
     return dataclasses.replace(knobs, **moves, **{f"{target}_add": (op,)})
 
 
@@ -183,9 +183,9 @@ class _Builder:
         definition = op_def(op)
         element = FLOAT if self._choose(5) else INT32
         node = self._new_node(op)
-        counts = self._set_attributes(node, definition, element)
+        self._set_attributes(node, definition, element)
         for arg in definition.input_arg:
-            for data_type in _arg_types(node, arg, counts):
+            for data_type in arg_types(node, arg):
                 if arg.is_ref:
                     source = self._variable(data_type)
                 else:
@@ -194,12 +194,11 @@ class _Builder:
         self._finish(node)
         port = 0
         for arg in definition.output_arg:
-            for data_type in _arg_types(node, arg, counts):
+            for data_type in arg_types(node, arg):
                 self._publish(node, port, _kind(data_type, element))
                 port += 1
 
     def _set_attributes(self, node, definition, element):
-        counts = {}
         numbers = {arg.number_attr for arg in (*definition.input_arg, *definition.output_arg)}
         handles = node.op in HANDLE_OPS and self._one_in(6)
         for attr in definition.attr:
@@ -226,7 +225,6 @@ class _Builder:
                     value.list.type.append(self._some_type(allowed))
             elif attr.name in numbers:
                 value.i = max(attr.minimum, 1 + self._choose(3))
-                counts[attr.name] = value.i
             elif attr.HasField("default_value"):
                 value.CopyFrom(attr.default_value)
             elif attr.type == "string":
@@ -243,7 +241,6 @@ class _Builder:
                 value.b = False
             elif attr.type == "shape":
                 value.shape.unknown_rank = True
-        return counts
 
     def _new_node(self, op):
         return node_def_pb2.NodeDef(op=op)
@@ -371,14 +368,3 @@ class _Builder:
 
 def _kind(data_type, element):
     return (data_type, element if data_type in HOLDERS else 0)
-
-
-def _arg_types(node, arg, counts):
-    """The DataTypes of the ports of one argument."""
-    if arg.type_list_attr:
-        return list(node.attr[arg.type_list_attr].list.type)
-    count = counts[arg.number_attr] if arg.number_attr else 1
-    data_type = arg.type
-    if arg.type_attr:
-        data_type = node.attr[arg.type_attr].type
-    return [data_type] * count

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from tests.oracle import MODES, Knobs, Mode, run_original
+from amp_tf.config import AmpConfig
+from tests.oracle import MODES, Mode, run_original
 from tests.parity.comparison import can_run, differences, rewired, run_ours
 from tests.small_graphs import function, graph, run
 
@@ -270,7 +271,7 @@ def test_types_ops_and_casts_are_those_of_tensorflow_and_wires_and_values_stay(n
     case = CASES[name]
     functions = [function(CALLED)] if "Func1" in case.text else []
     graph_def = graph(case.text, *functions)
-    knobs = Knobs(level=case.level)
+    knobs = AmpConfig(level=case.level)
     original = run_original(graph_def, mode, case.fetch, knobs)
     ours = run_ours(graph_def, mode, case.fetch, knobs)
     f16 = case.f16
