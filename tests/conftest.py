@@ -9,7 +9,7 @@ import pytest
 
 from amp_tf.config import ENV_VARS
 from tests import processes
-from tests.tiers import in_shares, is_quick, starts_process
+from tests.tiers import is_quick, long_files_first, starts_process
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {"amp_tf/hooks/amp_tf_cpu.so": "amp_tf/hooks/shim.c"}
@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(config, items):
         kept = [item for item in items if is_quick(item)]
         config.hook.pytest_deselected(items=[*set(items).difference(kept)])
         items[:] = kept
-    items[:] = in_shares(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    items[:] = long_files_first(items)
 
 
 def pytest_collection_finish():

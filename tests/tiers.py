@@ -9,7 +9,6 @@ but for those that are marked ``quick``: one way in of each kind, and what judge
 import collections
 import functools
 import inspect
-import itertools
 import subprocess
 import types
 from pathlib import Path
@@ -35,37 +34,19 @@ def starts_process(item):
     return any(_reaches(inspect.unwrap(function), seen) for function in functions)
 
 
-def in_shares(items, workers):
-    """Tests as xdist hands them out: each worker gets its share in one piece, and begins with whole
-    long files.
-
-    A worker that has done its share takes tests from the end of another's: what is there must be
-    short, or one of them waits for the other.
+def long_files_first(items):
+    """Tests in the order in which xdist hands out their files: those with slow tests, then those
+    that start processes.
     """
-    files = collections.defaultdict(list)
     marks = collections.defaultdict(set)
     for item in items:
-        files[item.path].append(item)
         marks[item.path].update(mark.name for mark in item.iter_markers())
-    slow = []
-    long = []
-    short = []
-    for path, ours in files.items():
-        if "slow" in marks[path]:
-            slow.append(ours)
-        elif "process" in marks[path]:
-            long.append(ours)
-        else:
-            short += ours
-    ordered = []
-    for worker in range(workers):
-        size = (len(items) - len(ordered)) // (workers - worker)
-        share = list(itertools.chain(*[*slow, *long][worker::workers]))
-        room = max(0, size - len(share))
-        ordered += share + short[:room]
-        short = short[room:]
-    assert len(ordered) == len(items), "some would not run"
-    return ordered
+
+    def rank(item):
+        of_file = marks[item.path]
+        return "slow" not in of_file, "process" not in of_file
+
+    return sorted(items, key=rank)
 
 
 def _reaches(function, seen):
