@@ -12,7 +12,7 @@ import re
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
+from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.framework import op_def_registry
 
@@ -83,6 +83,26 @@ def types_of(graph_def, name):
     return {
         key: tf.as_dtype(value.type).name for key, value in sorted(found.attr.items()) if value.type
     }
+
+
+def arg_types(node, arg):
+    """The DataTypes of the ports of one argument of a node."""
+    if arg.type_list_attr:
+        return list(_attribute(node, arg.type_list_attr).list.type)
+    count = 1
+    if arg.number_attr:
+        count = min(max(_attribute(node, arg.number_attr).i, 0), 10_000)
+    data_type = arg.type
+    if arg.type_attr:
+        data_type = _attribute(node, arg.type_attr).type
+    return [data_type] * count
+
+
+def _attribute(node, name):
+    # Looking a missing key up in a protobuf map adds the key.
+    if name in node.attr:
+        return node.attr[name]
+    return attr_value_pb2.AttrValue()
 
 
 def run(

@@ -11,7 +11,8 @@ import amp_tf
 from amp_tf.oplists import targets
 from amp_tf.rewriting.sharing import LIST_SUFFIX
 from tests.oracle import DEFAULT, DT_FLOAT, Mode, outcome
-from tests.parity.op_pool import arg_types, op_def
+from tests.parity.op_pool import op_def
+from tests.small_graphs import arg_types
 
 # A CPU on which oneDNN has bfloat16 kernels: the one for which the oracle decides, whatever this
 # one is.

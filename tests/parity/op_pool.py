@@ -13,7 +13,6 @@ import pathlib
 import re
 
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.framework import kernels, op_def_registry
 
 from amp_tf.config import LIST_NAMES
@@ -117,26 +116,6 @@ def op_pool():
 @functools.cache
 def op_def(name):
     return op_def_registry.get(name)
-
-
-def arg_types(node, arg):
-    """The DataTypes of the ports of one argument of a node."""
-    if arg.type_list_attr:
-        return list(attribute(node, arg.type_list_attr).list.type)
-    count = 1
-    if arg.number_attr:
-        count = min(max(attribute(node, arg.number_attr).i, 0), 10_000)
-    data_type = arg.type
-    if arg.type_attr:
-        data_type = attribute(node, arg.type_attr).type
-    return [data_type] * count
-
-
-def attribute(node, name):
-    # Looking a missing key up in a protobuf map adds the key.
-    if name in node.attr:
-        return node.attr[name]
-    return attr_value_pb2.AttrValue()
 
 
 def _is_usable(op):

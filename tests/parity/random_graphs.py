@@ -15,7 +15,8 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
 from amp_tf.config import LIST_NAMES, AmpConfig
 from tests.graph_text import node_to_text
-from tests.parity.op_pool import arg_types, op_def, op_pool
+from tests.parity.op_pool import op_def, op_pool
+from tests.small_graphs import arg_types
 
 FLOAT = types_pb2.DT_FLOAT
 INT32 = types_pb2.DT_INT32
