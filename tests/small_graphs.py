@@ -5,7 +5,7 @@
 
 Attributes that a line leaves out get TensorFlow's default; a type attribute without a default is
 float32, and a count is the number of inputs. A constant is ``value=float32[4, 4]``, full of 0.25,
-or ``value=int32[2]*4``, full of 4.
+or ``value=int32[2]*4``, full of 4. A shape is ``[2, ?]``, or ``?`` where its rank is not known.
 """
 
 import re
@@ -144,6 +144,8 @@ def _value(kind, text):
         made.type = _type(text)
     elif kind == "list(type)":
         made.list.type.extend(_type(name) for name in _entries(text))
+    elif kind == "shape" and text == "?":
+        made.shape.unknown_rank = True
     elif kind == "shape":
         made.shape.CopyFrom(
             tf.TensorShape([None if d == "?" else int(d) for d in _entries(text)]).as_proto()

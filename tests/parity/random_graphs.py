@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import dataclasses
 
+import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
 from amp_tf.config import LIST_NAMES, AmpConfig
+from tests import small_graphs
 from tests.graph_text import node_to_text
 from tests.parity.op_pool import op_def, op_pool
 from tests.small_graphs import arg_types
@@ -183,7 +185,7 @@ class _Builder:
     def _add_op(self, op):
         definition = op_def(op)
         element = FLOAT if self._choose(5) else INT32
-        node = self._new_node(op)
+        node = node_def_pb2.NodeDef(op=op)
         self._set_attributes(node, definition, element)
         for arg in definition.input_arg:
             for data_type in arg_types(node, arg):
@@ -243,8 +245,11 @@ class _Builder:
             elif attr.type == "shape":
                 value.shape.unknown_rank = True
 
-    def _new_node(self, op):
-        return node_def_pb2.NodeDef(op=op)
+    def _written(self, text):
+        """Adds a node that is written as in :mod:`tests.small_graphs`, but for its name."""
+        node = small_graphs.node(f"node = {text}")
+        self._finish(node)
+        return node
 
     def _finish(self, node):
         # Only now: the sources of its inputs were made meanwhile, and names shall count upwards.
@@ -257,7 +262,6 @@ class _Builder:
             if source not in {name.partition(":")[0] for name in node.input}:
                 node.input.append(f"^{source}")
         self.graph.node.append(node)
-        return node.name
 
     def _publish(self, node, port, kind):
         ports = self._ports.setdefault(kind, [])
@@ -272,23 +276,19 @@ class _Builder:
     def _new_source(self, kind):
         data_type, held = kind
         if data_type == VARIANT:
-            node = self._new_node("EmptyTensorList")
-            node.attr["element_dtype"].type = held
-            node.attr["shape_type"].type = INT32
             shape = self._source((INT32, 0))
             size = self._source((INT32, 0))
-            node.input.extend((shape, size))
+            given = f"element_dtype={_name(held)} shape_type=int32"
+            node = self._written(f"EmptyTensorList({shape}, {size}) {given}")
         elif data_type == RESOURCE:
-            node = self._new_node("VarHandleOp")
-            node.attr["dtype"].type = held
-            node.attr["shape"].shape.unknown_rank = True
+            node = self._written(f"VarHandleOp() dtype={_name(held)} shape=?")
         elif data_type == FLOAT and self._one_in(4):
             return self._variable(FLOAT)
         else:
-            node = self._new_node("Const")
+            node = node_def_pb2.NodeDef(op="Const")
             node.attr["dtype"].type = node.attr["value"].tensor.dtype = data_type
             node.attr["value"].tensor.tensor_shape.dim.add(size=0)
-        self._finish(node)
+            self._finish(node)
         self._publish(node, 0, kind)
         return node.name
 
@@ -296,29 +296,12 @@ class _Builder:
         """A reference variable; its type is the element type, its port is a reference."""
         known = self._variables.setdefault(data_type, [])
         if not known or self._one_in(2):
-            node = self._new_node("VariableV2")
-            node.attr["dtype"].type = data_type
-            node.attr["shape"].shape.unknown_rank = True
-            known.append(self._finish(node))
+            node = self._written(f"VariableV2() dtype={_name(data_type)} shape=?")
+            known.append(node.name)
             self._publish(node, 0, (data_type, 0))
         return self._pick(known)
 
     # Control flow
-
-    def _control_flow(self, op, data_type, inputs, **attrs):
-        node = self._new_node(op)
-        node.attr["T"].type = data_type
-        for name, value in attrs.items():
-            attribute = node.attr[name]
-            if isinstance(value, bytes):
-                attribute.s = value
-            elif isinstance(value, bool):
-                attribute.b = value
-            else:
-                attribute.i = value
-        node.input.extend(inputs)
-        self._finish(node)
-        return node
 
     def _some_kind(self):
         kinds = ((FLOAT, 0), (FLOAT, 0), (FLOAT, 0), (INT32, 0), (VARIANT, FLOAT))
@@ -328,28 +311,28 @@ class _Builder:
         kind = self._some_kind()
         given = self._source(kind)
         taken = self._source((BOOL, 0))
-        switch = self._control_flow("Switch", kind[0], (given, taken))
+        of_type = f"T={_name(kind[0])}"
+        switch = self._written(f"Switch({given}, {taken}) {of_type}")
         self._publish(switch, 0, kind)
         self._publish(switch, 1, kind)
         self.add_nodes(self._choose(3))
         branch = self._source(kind)
-        merge = self._control_flow("Merge", kind[0], (branch, f"{switch.name}:1"), N=2)
+        merge = self._written(f"Merge({branch}, {switch.name}:1) {of_type}")
         self._publish(merge, 0, kind)
         self._publish(merge, 1, (INT32, 0))
 
     def _add_loop(self):
         kinds = [self._some_kind() for _ in range(1 + self._choose(3))]
-        frame = f"frame{len(self.graph.node)}".encode()
+        frame = f"frame_name='frame{len(self.graph.node)}'"
         predicate = self._source((BOOL, 0))
         merges = []
         exits = []
         for kind in kinds:
-            enter = self._control_flow(
-                "Enter", kind[0], (self._source(kind),), frame_name=frame, is_constant=False
-            )
+            of_type = f"T={_name(kind[0])}"
+            enter = self._written(f"Enter({self._source(kind)}) {of_type} {frame}")
             self._publish(enter, 0, kind)
-            merge = self._control_flow("Merge", kind[0], (enter.name, enter.name), N=2)
-            switch = self._control_flow("Switch", kind[0], (merge.name, predicate))
+            merge = self._written(f"Merge({enter.name}, {enter.name}) {of_type}")
+            switch = self._written(f"Switch({merge.name}, {predicate}) {of_type}")
             self._publish(switch, 1, kind)
             merges.append(merge.name)
             exits.append((f"{switch.name}", kind))
@@ -357,14 +340,19 @@ class _Builder:
         self.add_nodes(1 + self._choose(4))
         self._depth -= 1
         for name, kind in zip(merges, kinds, strict=True):
-            following = self._control_flow("NextIteration", kind[0], (self._source(kind),))
+            of_type = f"T={_name(kind[0])}"
+            following = self._written(f"NextIteration({self._source(kind)}) {of_type}")
             (merge,) = (node for node in self.graph.node if node.name == name)
             merge.input[1] = following.name
             if self._one_in(6):  # some optimised graphs have two Merges of one NextIteration
-                self._control_flow("Merge", kind[0], (merge.input[0], following.name), N=2)
+                self._written(f"Merge({merge.input[0]}, {following.name}) {of_type}")
         for switch, kind in exits:
-            leaving = self._control_flow("Exit", kind[0], (switch,))
+            leaving = self._written(f"Exit({switch}) T={_name(kind[0])}")
             self._publish(leaving, 0, kind)
+
+
+def _name(data_type):
+    return tf.as_dtype(data_type).name
 
 
 def _kind(data_type, element):

@@ -24,7 +24,10 @@ MIDDLE = (
     CHAIN
     + "allow1 = MatMul(clr2, clr2)\nclr3 = Relu(allow1)\ninfer2 = Log(clr3)\nclr4 = Relu(infer2)\n"
 )
-SIMPLE = MIDDLE + "deny2 = SparseMatMul(clr4, clr4)\nclr5 = Relu(deny2)\nfetch = Identity(clr5)"
+SIMPLE = (
+    MIDDLE + "deny2 = SparseMatMul(clr4, clr4) Ta=float32 Tb=float32\n"
+    "clr5 = Relu(deny2)\nfetch = Identity(clr5)"
+)
 ALREADY = (
     INPUT + "cst1 = Cast(input) DstT={0}\n"
     "allow1 = MatMul(cst1, cst1) T={0}\nclr1 = Relu(allow1) T={0}\n"

@@ -54,7 +54,7 @@ def check_untouched(graph, mode, after):
     for name, node in new.items():
         if name not in old:
             if node.op == "Cast":
-                casts.append((node.input[0], node.attr["DstT"].type))
+                casts.append((*node.input, node.attr["DstT"].type))
             continue
         was = old[name]
         has_types = dict(type_attributes(node)) == dict(type_attributes(was))
