@@ -106,7 +106,7 @@ def test_a_tiny_session_measures_a_model_and_a_program_on_a_cpu(tmp_path):
     found = json.loads((tmp_path / "session.json").read_text())
     parts = ("tests", "steps", "accuracy")
     assert [found[part]["ended"] for part in parts] == ["exit status 0"] * 3
-    compared = session.MODES.split(",")
+    compared = session.TINY_MODES.split(",")
     rows = json.loads((tmp_path / "steps.json").read_text())["rows"]
     assert [(row["model"], row["mode"]) for row in rows] == [
         (session.TINY_MODEL, mode) for mode in compared
