@@ -208,7 +208,7 @@ def _einsums():
 
 def _pools():
     for sides, padding in itertools.product((2, 3), ("SAME", "VALID")):
-        for layout, stride, window in itertools.product(_layouts(sides), (1, 2), (2, 3)):
+        for layout, (stride, window) in itertools.product(_layouts(sides), ((1, 3), (2, 2))):
             end = "3D" if sides == 3 else ""
             after = _size_after(window, stride, 1, padding)
             x = tuple(_laid_out(layout, 2, [_SIDE] * sides, 4))

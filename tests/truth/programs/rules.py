@@ -122,6 +122,14 @@ def years_that_a_network_corrects(bench):
     bench.judge(run, lambda: (1990 + bench.integers(20, 16, 4), bench.normal(16, 8)))
 
 
+def _note_last(bench, run, shape):
+    """Notes the last output of forty."""
+    function = bench.function(run)
+    for _ in range(40):
+        output = function(bench.normal(*shape))
+    bench.note("1", "output", output)
+
+
 def weights_that_learn_by_themselves(bench):
     """Oja's rule: a small step of the weights, which the next product uses at once and which is
     stored (joined values).
@@ -136,10 +144,7 @@ def weights_that_learn_by_themselves(bench):
         weights.assign(new)
         return tf.matmul(x, new)
 
-    function = bench.function(run)
-    for _ in range(40):
-        output = function(bench.normal(32, 16))
-    bench.note("1", "output", output)
+    _note_last(bench, run, (32, 16))
     bench.note("1", "moved", weights - start)
 
 
@@ -159,10 +164,7 @@ def rows_of_a_state_that_move_a_little(bench):
         state.scatter_update(tf.IndexedSlices(new, rows))
         return tf.matmul(new, last)
 
-    function = bench.function(run)
-    for _ in range(40):
-        output = function(bench.normal(4, 16))
-    bench.note("1", "output", output)
+    _note_last(bench, run, (4, 16))
     bench.note("1", "moved", state - start)
 
 
