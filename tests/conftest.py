@@ -1,25 +1,21 @@
-from __future__ import annotations
-
 import gc
 import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from amp_tf.config import ENV_VARS
 from tests import processes
-from tests.tiers import in_shares, is_quick, starts_process
+from tests.tiers import is_quick, long_files_first, starts_process
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {"amp_tf/hooks/amp_tf_cpu.so": "amp_tf/hooks/shim.c"}
 
 
-def pytest_configure() -> None:
+def pytest_configure():
     """A checkout may have no compiled libraries yet, or old ones.
 
     An installed amp_tf would follow what tests do to ``os.environ`` in this process. Programs that
@@ -35,15 +31,15 @@ def pytest_configure() -> None:
             )
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish():
     processes.stop_zygotes()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help="the quick tier: see tests/tiers.py")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     """Marks tests that start processes, leaves out what the quick tier does, and orders the
     rest.
     """
@@ -54,23 +50,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [item for item in items if is_quick(item)]
         config.hook.pytest_deselected(items=[*set(items).difference(kept)])
         items[:] = kept
-    items[:] = in_shares(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    items[:] = long_files_first(items)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     """Hides all imported modules from garbage collections, which ``clear_session`` asks for."""
     gc.collect()
     gc.freeze()
 
 
-def _is_newer(file: Path, other: Path) -> bool:
+def _is_newer(file, other):
     return file.exists() and file.stat().st_mtime >= other.stat().st_mtime
 
 
 @pytest.fixture(autouse=True)
-def unset_variables(
-    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def unset_variables(monkeypatch, tmp_path_factory):
     """The developer's settings and calibration must not decide a test; subprocesses inherit this
     environment too.
     """
@@ -84,18 +78,18 @@ def unset_variables(
 
 
 @pytest.fixture(scope="session")
-def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site_folder(tmp_path_factory):
     """The folder in which programs run; what they leave there is no matter."""
     return tmp_path_factory.mktemp("site")
 
 
 @pytest.fixture(params=["keras", "tf_keras"])
-def library(request: pytest.FixtureRequest) -> ModuleType:
+def library(request):
     return importlib.import_module(request.param)
 
 
 @pytest.fixture
-def log(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[str], list[str]]]:
+def log(caplog):
     """The messages of amp_tf so far that contain a text, as a user sees them by default.
 
     pytest's caplog sees absl's logger only while that propagates.
@@ -115,7 +109,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[str], list[str]]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def no_cluster_left() -> Iterator[None]:
+def no_cluster_left():
     """A process has one Grappler cluster at a time: what comes after the oracle's tests makes its
     own.
     """
@@ -131,7 +125,7 @@ FOLLOWING_VALUES = ("need", "origin", "range", "inexact-kernel", "passed-through
 
 
 @pytest.fixture
-def local_rules() -> Iterator[None]:
+def local_rules():
     """Without what decides by where values come from and where they go: small graphs end after a
     product or two.
     """

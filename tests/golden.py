@@ -2,15 +2,13 @@
 review.
 """
 
-from __future__ import annotations
-
 import difflib
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "gold"
 
 
-def check_golden(name: str, actual: str, folder: Path = FOLDER) -> None:
+def check_golden(name, actual, folder=FOLDER):
     """Compares a text with the golden file of that name; the AssertionError shows the difference.
 
     Then the text is beside it as ``….actual`` (ignored by git): look at it, and rename it if it is

@@ -6,23 +6,18 @@ texts and a rewrite shows as the lines that it changed. A constant shows only it
 The functions of the library follow, sorted by name.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator
-from typing import Any
-
 from amp_tf.graph import datatypes
 
 _INDENT = "  "
 
 
-def to_text(graph: Any) -> str:
+def to_text(graph):
     """The text form of a GraphDef, with its function library, or of a FunctionDef."""
     lines = _function_lines(graph) if hasattr(graph, "node_def") else _graph_lines(graph)
     return "".join(f"{line}\n" for line in lines)
 
 
-def node_to_text(node: Any) -> str:
+def node_to_text(node):
     """The line of one NodeDef."""
     data = ", ".join(text for text in node.input if not text.startswith("^"))
     parts = [f"{node.name} = {node.op}({data})"]
@@ -33,14 +28,14 @@ def node_to_text(node: Any) -> str:
     return " ".join(parts)
 
 
-def _graph_lines(graph: Any) -> Iterator[str]:
+def _graph_lines(graph):
     yield from map(node_to_text, graph.node)
     for function in sorted(graph.library.function, key=lambda function: function.signature.name):
         yield ""
         yield from _function_lines(function)
 
 
-def _function_lines(function: Any) -> Iterator[str]:
+def _function_lines(function):
     signature = function.signature
     arguments, results = (
         _joined(f"{arg.name}: {datatypes.type_name(arg.type)}" for arg in side)
@@ -54,7 +49,7 @@ def _function_lines(function: Any) -> Iterator[str]:
         yield f"{_INDENT}return {result.name} = {function.ret[result.name]}"
 
 
-def _value(attr: Any) -> str:
+def _value(attr):
     kind = attr.WhichOneof("value")
     value = getattr(attr, kind)
     if kind != "list":
@@ -64,7 +59,7 @@ def _value(attr: Any) -> str:
     return f"[{_joined(_scalar(entries[0], entry) for entry in entries[1])}]"
 
 
-def _scalar(kind: str, value: Any) -> str:
+def _scalar(kind, value):
     if kind == "type":
         return datatypes.type_name(value)
     if kind == "shape":
@@ -82,9 +77,9 @@ def _scalar(kind: str, value: Any) -> str:
     return str(value)
 
 
-def _shape(shape: Any) -> str:
+def _shape(shape):
     return f"[{_joined('?' if dim.size < 0 else str(dim.size) for dim in shape.dim)}]"
 
 
-def _joined(texts: Iterable[str]) -> str:
+def _joined(texts):
     return ", ".join(texts)

@@ -1,16 +1,13 @@
 """Rules that are left out, to see what they are worth."""
 
-from __future__ import annotations
-
 import contextlib
-from collections.abc import Iterable, Iterator
 from unittest import mock
 
 from amp_tf.painting import paint
 
 
 @contextlib.contextmanager
-def without(names: Iterable[str]) -> Iterator[None]:
+def without(names):
     """Paints without some rows of the rules, named."""
     names = frozenset(names)
     assert names <= {row.name for row in paint.RULES}
@@ -21,7 +18,7 @@ def without(names: Iterable[str]) -> Iterator[None]:
         yield
 
 
-def differing(*differences: str) -> tuple[str, ...]:
+def differing(*differences):
     """The names of the rows that make some differences from TensorFlow's pass, or any if none is
     named.
     """

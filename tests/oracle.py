@@ -2,9 +2,10 @@
 
 ``tensorflow.python.grappler.tf_optimizer.OptimizeGraph`` runs one Grappler pass, named in
 ``RewriterConfig.optimizers``, over a MetaGraphDef, without a session and without a GPU. The pass
-takes its settings from the environment at every call; :func:`run_original` sets them for the one
-call. One Grappler cluster is made per process and kept: making one starts a session (seconds),
-while a call on a small graph takes a millisecond.
+takes its settings from the environment at every call; :func:`run_original` sets the level and the
+changes of lists of an :class:`amp_tf.AmpConfig` for the one call. One Grappler cluster is made per
+process and kept: making one starts a session (seconds), while a call on a small graph takes
+a millisecond.
 
 The bfloat16 mode does nothing where oneDNN has no bfloat16 kernels. There TensorFlow is told that
 it has (:mod:`tests.as_cpu.onednn`), so that the pass judges on every CPU as on one with avx512.
@@ -16,8 +17,9 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
 _PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 # Read once per process by TensorFlow, hence set on import. Without it the CPU mode keeps ops in
@@ -30,8 +32,10 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2  # noqa: E402
 from tensorflow.python.framework import errors_impl, kernels, versions  # noqa: E402
 from tensorflow.python.grappler import cluster, tf_optimizer  # noqa: E402
 
+from amp_tf.config import LIST_NAMES, AmpConfig  # noqa: E402
 from tests.as_cpu import onednn  # noqa: E402
 
+DEFAULT = AmpConfig()
 DT_FLOAT = 1
 DT_HALF = 19
 DT_BFLOAT16 = 14
@@ -46,20 +50,20 @@ class Mode(enum.Enum):
     CUDA = "auto_mixed_precision"
 
     @property
-    def f16(self) -> int:
+    def f16(self):
         """The DataType number of the mode's 16-bit type."""
         return DT_BFLOAT16 if self is Mode.BFLOAT16 else DT_HALF
 
     @property
-    def precision(self) -> str:
+    def precision(self):
         return "bfloat16" if self is Mode.BFLOAT16 else "float16"
 
     @property
-    def target(self) -> str:
+    def target(self):
         return "gpu" if self is Mode.CUDA else "cpu"
 
 
-def _has_gpu_kernels() -> bool:
+def _has_gpu_kernels():
     return any(
         kernel.device_type == "GPU"
         for kernel in kernels.get_registered_kernels_for_op("MatMul").kernel
@@ -74,33 +78,6 @@ IS_JUDGE = versions.VERSION.split(".")[:2] == ["2", "21"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Knobs:
-    """The settings that the original reads from the environment, by the names of AmpConfig's
-    fields.
-    """
-
-    level: str = "DEFAULT"
-    allow_add: tuple[str, ...] = ()
-    allow_remove: tuple[str, ...] = ()
-    infer_add: tuple[str, ...] = ()
-    infer_remove: tuple[str, ...] = ()
-    deny_add: tuple[str, ...] = ()
-    deny_remove: tuple[str, ...] = ()
-    clear_add: tuple[str, ...] = ()
-    clear_remove: tuple[str, ...] = ()
-
-    def as_environment(self) -> dict[str, str]:
-        variables = {f"{_PREFIX}LEVEL": "" if self.level == "DEFAULT" else self.level}
-        for field in dataclasses.fields(self):
-            if field.name != "level":
-                list_name, action = field.name.split("_")
-                variables[f"{_PREFIX}{list_name.upper()}LIST_{action.upper()}"] = ",".join(
-                    getattr(self, field.name)
-                )
-        return {name: value for name, value in variables.items() if value}
-
-
-@dataclasses.dataclass(frozen=True)
 class Outcome:
     """The graph that a pass made, with types and ops of the nodes that were there before."""
 
@@ -109,7 +86,7 @@ class Outcome:
     types: Mapping[tuple[str, str], tuple[int, ...]]  #: DataType numbers by node and attribute
     ops: Mapping[str, str]
 
-    def nodes_in(self, data_type: int) -> set[str]:
+    def nodes_in(self, data_type):
         """The nodes with at least one type attribute of that DataType."""
         return {node for (node, _), types in self.types.items() if data_type in types}
 
@@ -119,11 +96,11 @@ class OriginalFailedError(Exception):
 
 
 def run_original(
-    graph_def: graph_pb2.GraphDef,
-    mode: Mode | None,
-    preserve: Iterable[str],
-    knobs: Knobs | None = None,
-) -> Outcome:
+    graph_def,
+    mode,
+    preserve,
+    knobs=DEFAULT,
+):
     """The graph as the C++ pass alone rewrites it; raises an OriginalFailedError where the pass
     ends with an error.
 
@@ -131,7 +108,7 @@ def run_original(
     call without a pass, to subtract its time: the CUDA mode, which ends at once where there is no
     GPU.
     """
-    variables = (knobs or Knobs()).as_environment()
+    variables = _variables(knobs)
     if (
         mode is Mode.CUDA
     ):  # in the CPU modes a simulated GPU would attract the nodes without a device
@@ -144,9 +121,7 @@ def run_original(
     return outcome(graph_def, graph)
 
 
-def optimized(
-    graph_def: graph_pb2.GraphDef, optimizers: tuple[str, ...], preserve: Iterable[str]
-) -> graph_pb2.GraphDef:
+def optimized(graph_def, optimizers, preserve):
     """The graph after Grappler optimizers given by name, such as ``function``, which inlines calls
     and lowers loops.
     """
@@ -161,7 +136,7 @@ def optimized(
         raise OriginalFailedError(error.message) from error
 
 
-def outcome(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef) -> Outcome:
+def outcome(before, after):
     """Reads the types of the nodes of ``before`` in ``after``."""
     names = {node.name for node in before.node}
     kept = [node for node in after.node if node.name in names]
@@ -173,7 +148,7 @@ def outcome(before: graph_pb2.GraphDef, after: graph_pb2.GraphDef) -> Outcome:
     )
 
 
-def type_attributes(node: object) -> Iterator[tuple[str, tuple[int, ...]]]:
+def type_attributes(node):
     """The type attributes of a NodeDef and their DataType numbers, without those that start with an
     underscore.
     """
@@ -187,13 +162,25 @@ def type_attributes(node: object) -> Iterator[tuple[str, tuple[int, ...]]]:
             yield name, tuple(value.list.type)
 
 
+def _variables(knobs):
+    """The variables by which the pass gets the level and the changes of the lists."""
+    variables = {}
+    if knobs.level != "DEFAULT":
+        variables[f"{_PREFIX}LEVEL"] = knobs.level
+    for name, action in itertools.product(LIST_NAMES, ("add", "remove")):
+        ops = getattr(knobs, f"{name}_{action}")
+        if ops:
+            variables[f"{_PREFIX}{name.upper()}LIST_{action.upper()}"] = ",".join(ops)
+    return variables
+
+
 @functools.cache
-def _cluster() -> cluster.Cluster:
+def _cluster():
     return cluster.Cluster()
 
 
 @functools.cache
-def _config(optimizers: tuple[str, ...]) -> config_pb2.ConfigProto:
+def _config(optimizers):
     config = config_pb2.ConfigProto()
     options = config.graph_options.rewrite_options
     options.optimizers.extend(optimizers)  # switches every other one off
@@ -204,7 +191,7 @@ def _config(optimizers: tuple[str, ...]) -> config_pb2.ConfigProto:
 
 
 @contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+def _environment(variables):
     os.environ.update(variables)
     try:
         yield

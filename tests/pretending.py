@@ -16,7 +16,7 @@ WHERE_PRODUCTS_PAY = Hardware(
 )
 
 
-def pretend() -> None:
+def pretend():
     """Makes this CPU such a one, in the whole process.
 
     To be called before TensorFlow runs a graph.

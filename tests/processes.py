@@ -19,7 +19,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from subprocess import Popen  # which tests of benchmarks replace by start
 from typing import Any, ClassVar
@@ -72,12 +71,12 @@ _MOST_ZYGOTES = 4  # each takes 0.4 GB
 
 
 def start(
-    command: Sequence[str | Path],
+    command,
     *,
-    fresh: str = "",
-    env: Mapping[str, str] | None = None,
-    **options: Any,
-) -> subprocess.Popen[Any]:
+    fresh="",
+    env=None,
+    **options,
+):
     """``subprocess.Popen`` of a command that begins with this Python.
 
     Without a reason for a ``fresh`` process it is forked, unless it asks for more than a fork can
@@ -91,14 +90,14 @@ def start(
 
 
 def run(
-    command: Sequence[str | Path],
+    command,
     *,
-    input: Any = None,
-    capture_output: bool = False,
-    timeout: float | None = None,
-    check: bool = False,
-    **options: Any,
-) -> subprocess.CompletedProcess[Any]:
+    input=None,
+    capture_output=False,
+    timeout=None,
+    check=False,
+    **options,
+):
     """``subprocess.run`` of a command that begins with this Python; ``fresh`` is as for
     :func:`start`.
     """
@@ -118,7 +117,7 @@ def run(
     return ended
 
 
-def is_running(process: int) -> bool:
+def is_running(process):
     """Tells whether a process has not ended, also where nobody has waited for it."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -126,13 +125,13 @@ def is_running(process: int) -> bool:
         return False
 
 
-def stop_zygotes() -> None:
+def stop_zygotes():
     """Ends those that wait for programs."""
     while _zygotes:
         _zygotes.popitem()[1].stop()
 
 
-def _is_forkable(arguments: list[str], environ: dict[str, str], options: dict[str, Any]) -> bool:
+def _is_forkable(arguments, environ, options):
     """Tells whether a fork can be this process: this Python, and no options but those that a fork
     heeds.
     """
@@ -156,7 +155,7 @@ def _is_forkable(arguments: list[str], environ: dict[str, str], options: dict[st
 class _Zygote:
     """A process of ``tests/zygote.py``."""
 
-    def __init__(self, environ: dict[str, str]) -> None:
+    def __init__(self, environ):
         self._socket, theirs = socket.socketpair()
         with theirs:
             libraries = filter(importlib.util.find_spec, zygote.HIDDEN)
@@ -170,7 +169,7 @@ class _Zygote:
                 stdout=subprocess.PIPE,
             )
 
-    def fork(self, program: dict[str, Any], streams: list[int]) -> tuple[int, int]:
+    def fork(self, program, streams):
         """Starts a program; returns its process' number, and a pipe that says how it ended."""
         data = json.dumps(program).encode()
         end, theirs = os.pipe()
@@ -185,16 +184,16 @@ class _Zygote:
             raise RuntimeError(f"the process that forks ended with status {self._process.wait()}")
         return zygote.LENGTH.unpack(answer)[0], end
 
-    def stop(self) -> None:
+    def stop(self):
         self._socket.close()
         self._process.communicate()
 
 
-_zygotes: collections.OrderedDict[frozenset[tuple[str, str]], _Zygote] = collections.OrderedDict()
+_zygotes = collections.OrderedDict()
 _lock = threading.Lock()  # of their sockets
 
 
-def _zygote_for(environ: dict[str, str]) -> _Zygote:
+def _zygote_for(environ):
     is_older = _AS_CPU in environ.get("PYTHONPATH", "").split(os.pathsep)
     environ = {
         name: value
@@ -220,7 +219,7 @@ class _Forked(Popen[Any]):
     started: ClassVar[int] = 0  #: so many by this process
     _end = -1
 
-    def _execute_child(self, args: list[str], *more: Any) -> None:
+    def _execute_child(self, args, *more):
         # Popen gives its method a long list: after the arguments, the folder is the fifth, and the
         # pipes' ends are six in a row, and the 21st is start_new_session, the same in Python 3.10
         # to 3.14.
@@ -243,7 +242,7 @@ class _Forked(Popen[Any]):
         finally:
             self._close_pipe_fds(*pipes)
 
-    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+    def _try_wait(self, wait_flags):
         if wait_flags == os.WNOHANG and not select.select([self._end], [], [], 0)[0]:
             return 0, 0
         status = os.read(self._end, zygote.STATUS.size)
@@ -252,7 +251,7 @@ class _Forked(Popen[Any]):
             raise RuntimeError("the process that forks ended before its program")
         return self.pid, zygote.STATUS.unpack(status)[0]
 
-    def _internal_poll(self, _deadstate: Any = None, **_: Any) -> int | None:
+    def _internal_poll(self, _deadstate=None, **_):
         if self.returncode is None and self._waitpid_lock.acquire(False):
             try:
                 pid, status = self._try_wait(os.WNOHANG)

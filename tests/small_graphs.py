@@ -5,18 +5,14 @@
 
 Attributes that a line leaves out get TensorFlow's default; a type attribute without a default is
 float32, and a count is the number of inputs. A constant is ``value=float32[4, 4]``, full of 0.25,
-or ``value=int32[2]*4``, full of 4.
+or ``value=int32[2]*4``, full of 4. A shape is ``[2, ?]``, or ``?`` where its rank is not known.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
+from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.framework import op_def_registry
 
@@ -26,7 +22,7 @@ _HEAD = re.compile(r"^function (\w+)\((.*?)\) -> \((.*?)\)$")
 _TENSOR = re.compile(r"^(\w+)\[(.*?)\](?:\*(\S+))?$")
 
 
-def graph(text: str, *functions: function_pb2.FunctionDef) -> graph_pb2.GraphDef:
+def graph(text, *functions):
     """A GraphDef with the nodes of the text and a library of the functions."""
     made = graph_pb2.GraphDef(node=[node(line) for line in _lines(text)])
     made.library.function.extend(functions)
@@ -34,7 +30,7 @@ def graph(text: str, *functions: function_pb2.FunctionDef) -> graph_pb2.GraphDef
     return made
 
 
-def function(text: str) -> function_pb2.FunctionDef:
+def function(text):
     """A FunctionDef: a head ``function f(x: float32) -> (y: float32)``, its nodes, and ``return y =
     m:product:0``.
     """
@@ -55,7 +51,7 @@ def function(text: str) -> function_pb2.FunctionDef:
     return made
 
 
-def node(line: str) -> node_def_pb2.NodeDef:
+def node(line):
     """The NodeDef of one line."""
     name, op, inputs, rest = _LINE.match(line).groups()
     made = node_def_pb2.NodeDef(name=name, op=op)
@@ -81,7 +77,7 @@ def node(line: str) -> node_def_pb2.NodeDef:
     return made
 
 
-def types_of(graph_def: graph_pb2.GraphDef, name: str) -> dict[str, str]:
+def types_of(graph_def, name):
     """The type attributes of a node, as names."""
     found = next(node for node in graph_def.node if node.name == name)
     return {
@@ -89,12 +85,32 @@ def types_of(graph_def: graph_pb2.GraphDef, name: str) -> dict[str, str]:
     }
 
 
+def arg_types(node, arg):
+    """The DataTypes of the ports of one argument of a node."""
+    if arg.type_list_attr:
+        return list(_attribute(node, arg.type_list_attr).list.type)
+    count = 1
+    if arg.number_attr:
+        count = min(max(_attribute(node, arg.number_attr).i, 0), 10_000)
+    data_type = arg.type
+    if arg.type_attr:
+        data_type = _attribute(node, arg.type_attr).type
+    return [data_type] * count
+
+
+def _attribute(node, name):
+    # Looking a missing key up in a protobuf map adds the key.
+    if name in node.attr:
+        return node.attr[name]
+    return attr_value_pb2.AttrValue()
+
+
 def run(
-    graph_def: graph_pb2.GraphDef,
-    fetch: Sequence[str],
-    feeds: Mapping[str, Any] | None = None,
-    times: int = 1,
-) -> list[Any]:
+    graph_def,
+    fetch,
+    feeds=None,
+    times=1,
+):
     """The values of nodes in the last of some runs, computed by the graph as it is: no Grappler
     pass touches it.
 
@@ -111,15 +127,15 @@ def run(
             return [session.run([f"{name}:0" for name in fetch], feeds) for _ in range(times)][-1]
 
 
-def _lines(text: str) -> list[str]:
+def _lines(text):
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def _type(name: str) -> int:
+def _type(name):
     return int(tf.as_dtype(name).as_datatype_enum)
 
 
-def _value(kind: str, text: str) -> Any:
+def _value(kind, text):
     """An AttrValue; for an attribute that no op definition knows, the kind is guessed from the
     text.
     """
@@ -128,6 +144,8 @@ def _value(kind: str, text: str) -> Any:
         made.type = _type(text)
     elif kind == "list(type)":
         made.list.type.extend(_type(name) for name in _entries(text))
+    elif kind == "shape" and text == "?":
+        made.shape.unknown_rank = True
     elif kind == "shape":
         made.shape.CopyFrom(
             tf.TensorShape([None if d == "?" else int(d) for d in _entries(text)]).as_proto()
@@ -161,5 +179,5 @@ def _value(kind: str, text: str) -> Any:
     return made
 
 
-def _entries(text: str) -> list[str]:
+def _entries(text):
     return [entry for entry in text.strip("[]").split(", ") if entry]

@@ -1,24 +1,12 @@
-"""Hypothesis strategies that several test files share."""
-
-from __future__ import annotations
+"""How TensorFlow makes loops."""
 
 import contextlib
-from collections.abc import Iterator
 
-from hypothesis import strategies as st
 from tensorflow.python.ops import control_flow_util
-
-from tests.parity.random_graphs import RandomGraph, random_graph
-
-
-@st.composite
-def random_graphs(draw: st.DrawFn, max_nodes: int = 30) -> RandomGraph:
-    """Well-typed graphs over the ops of the lists; they say nothing about shapes and cannot run."""
-    return random_graph(lambda n: draw(st.integers(0, n - 1)), max_nodes=max_nodes)
 
 
 @contextlib.contextmanager
-def lowered_control_flow() -> Iterator[None]:
+def lowered_control_flow():
     """Loops made inside come as Enter, Merge, Switch …, the form that Grappler sees, not as one
     While.
     """

@@ -191,19 +191,23 @@ class ScalesNothing(keras.Model):
         return {"loss": loss}
 
 
-def test_where_no_loss_is_scaled_no_figures_of_a_scale_are_shown(nothing_scaled_yet):
+@pytest.fixture
+def scaling_nothing(nothing_scaled_yet):
     x = keras.layers.Input((4,))
     model = ScalesNothing(x, keras.layers.Dense(1)(x))
     model.compile(amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.01)))
+    return model
+
+
+def test_where_no_loss_is_scaled_no_figures_of_a_scale_are_shown(scaling_nothing):
+    model = scaling_nothing
     history = model.fit(X, Y, verbose=0, callbacks=[LossScaleMonitor(every=1)]).history
     assert set(history) == {"loss"}
     assert "loss scale" not in loss_scaling.describe()
 
 
-def test_where_no_loss_is_scaled_the_skipped_steps_are_told_all_the_same(nothing_scaled_yet, log):
-    x = keras.layers.Input((4,))
-    model = ScalesNothing(x, keras.layers.Dense(1)(x))
-    model.compile(amp_tf.LossScaleOptimizer(keras.optimizers.SGD(0.01)))
+def test_where_no_loss_is_scaled_the_skipped_steps_are_told_all_the_same(scaling_nothing, log):
+    model = scaling_nothing
     monitor = LossScaleMonitor(every=1, action="log")
     history = model.fit(X, Y * np.nan, verbose=0, epochs=10, callbacks=[monitor]).history
     assert set(history) == {"loss"}

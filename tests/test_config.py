@@ -1,5 +1,6 @@
 """Settings, their variables, and the three formats."""
 
+import ast
 import dataclasses
 import re
 
@@ -37,34 +38,38 @@ def test_an_empty_variable_counts_as_unset_and_the_process_environment_is_read_b
     assert AmpConfig.from_env().precision == "bfloat16"
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "value"),
-    [
-        ("AMP_TF_PRECISION", "auto", "auto"),
-        ("AMP_TF_PRECISION", " BFloat16 ", "bfloat16"),
-        ("AMP_TF_PRECISION", "FP16", "float16"),
-        ("AMP_TF_PRECISION", "bf16", "bfloat16"),
-        ("AMP_TF_ALLREDUCE", "bf16", "bfloat16"),
-        ("AMP_TF_ALLREDUCE", "float32", "float32"),
-        (f"{PREFIX}LEVEL", "TREAT_INFER_AS_DENY", "TREAT_INFER_AS_DENY"),
-        (f"{PREFIX}LEVEL", "unsafe_force_all", "UNSAFE_FORCE_ALL"),
-        (f"{PREFIX}IGNORE_PERFORMANCE", "TRUE", True),
-        (f"{PREFIX}IGNORE_PERFORMANCE", "1", True),
-        (f"{PREFIX}IGNORE_PERFORMANCE", "False", False),
-        (f"{PREFIX}IGNORE_PERFORMANCE", "0", False),
-        (f"{PREFIX}LOG_PATH", "/tmp/amp", "/tmp/amp"),
-        ("AMP_TF_KEEP_FLOAT32", "^loss/, _head$,", ("^loss/", "_head$")),
-        ("AMP_TF_FORCE_F16", "softmax", ("softmax",)),
-        ("AMP_TF_FOR", "Memory", "memory"),
-        (f"{PREFIX}ALLOWLIST_ADD", "MatMul, Conv2D,,", ("MatMul", "Conv2D")),
-        (f"{PREFIX}WHITELIST_ADD", "MatMul", ("MatMul",)),
-        (f"{PREFIX}GRAYLIST_REMOVE", "Relu", ("Relu",)),
-        (f"{PREFIX}BLACKLIST_ADD", "Exp", ("Exp",)),
-    ],
-)
-def test_a_good_value_sets_its_field(name, text, value):
+#: Variables with a text, and the value that it sets; … is the prefix.
+GOOD_VALUES = """
+    AMP_TF_PRECISION=auto: "auto"
+    AMP_TF_PRECISION= BFloat16 : "bfloat16"
+    AMP_TF_PRECISION=FP16: "float16"
+    AMP_TF_PRECISION=bf16: "bfloat16"
+    AMP_TF_ALLREDUCE=bf16: "bfloat16"
+    AMP_TF_ALLREDUCE=float32: "float32"
+    …LEVEL=TREAT_INFER_AS_DENY: "TREAT_INFER_AS_DENY"
+    …LEVEL=unsafe_force_all: "UNSAFE_FORCE_ALL"
+    …IGNORE_PERFORMANCE=TRUE: True
+    …IGNORE_PERFORMANCE=1: True
+    …IGNORE_PERFORMANCE=False: False
+    …IGNORE_PERFORMANCE=0: False
+    …LOG_PATH=/tmp/amp: "/tmp/amp"
+    AMP_TF_KEEP_FLOAT32=^loss/, _head$,: ("^loss/", "_head$")
+    AMP_TF_FORCE_F16=softmax: ("softmax",)
+    AMP_TF_FOR=Memory: "memory"
+    …ALLOWLIST_ADD=MatMul, Conv2D,,: ("MatMul", "Conv2D")
+    …WHITELIST_ADD=MatMul: ("MatMul",)
+    …GRAYLIST_REMOVE=Relu: ("Relu",)
+    …BLACKLIST_ADD=Exp: ("Exp",)
+"""
+
+
+@pytest.mark.parametrize("row", GOOD_VALUES.strip().splitlines())
+def test_a_good_value_sets_its_field(row):
+    setting, _, value = row.strip().partition(": ")
+    name, _, text = setting.replace("…", PREFIX).partition("=")
     (field,) = (row.field for row in ENV_VARS if row.name == name)
-    assert AmpConfig.from_env({name: text}) == AmpConfig(**{field: value})
+    expected = AmpConfig(**{field: ast.literal_eval(value)})
+    assert AmpConfig.from_env({name: text}) == expected
 
 
 def test_an_old_list_name_and_its_new_one_both_count():
@@ -281,22 +286,25 @@ def test_switches_follow_the_precedence_of_ngc(row):
     assert Switches.from_env({**environ, DISABLE_VAR: "1"}) == Switches()
 
 
-@pytest.mark.parametrize(
-    ("text", "patterns"),
-    [
-        ("a,b", ("a", "b")),
-        ("conv_[0-9]{1,2}, dense", ("conv_[0-9]{1,2}", "dense")),
-        ("(a,b),[,]c", ("(a,b)", "[,]c")),
-        (r"a\(,b", (r"a\(", "b")),
-        (r"a\\(b,c),d", (r"a\\(b,c)", "d")),
-        ("[(],b", ("[(]", "b")),
-        ("([)],a),b", ("([)],a)", "b")),
-        ("[]{],[^](],b", ("[]{]", "[^](]", "b")),
-        (" , ", ()),
-    ],
-)
-def test_a_comma_inside_brackets_belongs_to_the_pattern(text, patterns):
-    assert AmpConfig.from_env({"AMP_TF_KEEP_FLOAT32": text}).keep_float32 == patterns
+#: A text, and its patterns with blanks between them.
+COMMAS = r"""
+    a,b: a b
+    conv_[0-9]{1,2}, dense: conv_[0-9]{1,2} dense
+    (a,b),[,]c: (a,b) [,]c
+    a\(,b: a\( b
+    a\\(b,c),d: a\\(b,c) d
+    [(],b: [(] b
+    ([)],a),b: ([)],a) b
+    []{],[^](],b: []{] [^](] b
+    ,:
+"""
+
+
+@pytest.mark.parametrize("row", COMMAS.strip().splitlines())
+def test_a_comma_inside_brackets_belongs_to_the_pattern(row):
+    text, _, patterns = row.strip().partition(":")
+    found = AmpConfig.from_env({"AMP_TF_KEEP_FLOAT32": text}).keep_float32
+    assert found == tuple(patterns.split())
 
 
 PATTERNS = """

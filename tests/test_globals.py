@@ -1,9 +1,6 @@
 """State that changes stands in few places: most of it is in the runtime of the hooks."""
 
-from __future__ import annotations
-
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,7 +40,7 @@ _CHANGES = {
 }
 
 
-def lower_case_globals(tree: ast.Module) -> Iterator[str]:
+def lower_case_globals(tree):
     """Yields the names in lower case that a module assigns, other names of a thing aside."""
     for node in tree.body:
         if not isinstance(node, (ast.Assign, ast.AnnAssign)):
@@ -58,7 +55,7 @@ def lower_case_globals(tree: ast.Module) -> Iterator[str]:
         yield target.id
 
 
-def changed_constants(tree: ast.Module) -> Iterator[str]:
+def changed_constants(tree):
     """Yields the names in upper case of which code sets, deletes or changes a part."""
     for node in ast.walk(tree):
         part = None
@@ -70,7 +67,7 @@ def changed_constants(tree: ast.Module) -> Iterator[str]:
             yield part.id
 
 
-def _last_name(node: ast.expr) -> str:
+def _last_name(node):
     return getattr(node, "attr", getattr(node, "id", ""))
 
 

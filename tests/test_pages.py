@@ -12,8 +12,6 @@ of. A block's first line says its kind, where readers do not see it:
   it.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re
@@ -189,7 +187,7 @@ def pattern(said):
     return found
 
 
-_ended: dict[str, subprocess.CompletedProcess[str]] = {}
+_ended = {}
 
 
 def start(command, folder, **variables):
@@ -213,7 +211,7 @@ def _start(command, folder, **variables):
     environ["PYTHONUNBUFFERED"] = "1"  # so that both streams come in order, as on a terminal
     if words[:2] == ["amp-tf", "tune"]:
         return _tuned(words, folder, environ)
-    programs: dict[str, list[str]] = {"python": [], "amp-tf": ["-m", "amp_tf.cli.main"]}
+    programs = {"python": [], "amp-tf": ["-m", "amp_tf.cli.main"]}
     assert words[0] in programs, f"{command}: only python and amp-tf run here; say 'not run: WHY'"
     command = [sys.executable, *programs[words[0]], *words[1:]]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

@@ -1,7 +1,5 @@
 """A program says the same in a fork of a process that imported TensorFlow as in a fresh process."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -9,13 +7,12 @@ import signal
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from tests import processes
 from tests.hooks import running
-from tests.tiers import in_shares, starts_process
+from tests.tiers import long_files_first, starts_process
 
 pytestmark = pytest.mark.skipif(
     not running.is_installed(), reason="amp_tf is on a path of each test's own here"
@@ -113,7 +110,7 @@ def test_a_program_finds_itself_in_the_same_place_and_ends_in_the_same_way(way, 
 
 
 def test_streams_limits_and_signals_are_those_of_subprocess(tmp_path):
-    options: dict[str, Any] = {"cwd": tmp_path, "text": True}
+    options = {"cwd": tmp_path, "text": True}
     program = (
         "import sys, time; print(sys.stdin.read()); sys.stdout.flush(); "
         "time.sleep(float(sys.argv[1]))"
@@ -184,26 +181,11 @@ def test_what_starts_a_process_is_found_through_helpers_and_fixtures(function, e
     assert starts_process(item) is expected
 
 
-def test_each_workers_share_begins_with_long_files_and_ends_with_short_tests():
+def test_files_with_long_tests_come_first():
     def item(path, *marks):
         return SimpleNamespace(
             path=path, iter_markers=lambda: [getattr(pytest.mark, name).mark for name in marks]
         )
 
-    given = [item(f"{number}") for number in range(12)]
-    given += [
-        item("p"),
-        item("p", "process"),
-        item("q", "process"),
-        item("q"),
-        item("s", "slow"),
-        item("t", "slow"),
-    ]
-    assert (
-        " ".join(each.path for each in in_shares(given, 1))
-        == "s t p p q q 0 1 2 3 4 5 6 7 8 9 10 11"
-    )
-    assert (
-        " ".join(each.path for each in in_shares(given, 2))
-        == "s p p 0 1 2 3 4 5 t q q 6 7 8 9 10 11"
-    )
+    given = [item("1"), item("2"), item("p"), item("p", "process"), item("3"), item("s", "slow")]
+    assert [each.path for each in long_files_first(given)] == ["s", "p", "p", "1", "2", "3"]

@@ -6,19 +6,12 @@ A program in a process of its own takes 5 to 60 seconds, most of it TensorFlow's
 but for those that are marked ``quick``: one way in of each kind, and what judges numbers.
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import inspect
-import itertools
 import subprocess
 import types
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 STARTERS = frozenset(
     {subprocess.run, subprocess.Popen, subprocess.check_output, subprocess.check_call}
@@ -27,54 +20,36 @@ _ROOT = Path(__file__).resolve().parents[1]
 _OURS = tuple(f"{_ROOT / folder}/" for folder in ("tests", "benchmarks", "scripts"))
 
 
-def is_quick(item: pytest.Item) -> bool:
+def is_quick(item):
     """Tells whether a test, once marked, belongs to the quick tier."""
     marks = {mark.name for mark in item.iter_markers()}
     return "quick" in marks or marks.isdisjoint({"process", "slow"})
 
 
-def starts_process(item: pytest.Function) -> bool:
+def starts_process(item):
     """Tells whether a test or one of its fixtures calls a function that starts a process."""
     fixtures = item._fixtureinfo.name2fixturedefs.values()  # pytest has no public name for it
     functions = [item.function, *(definitions[-1].func for definitions in fixtures)]
-    seen: set[Any] = set()
+    seen = set()
     return any(_reaches(inspect.unwrap(function), seen) for function in functions)
 
 
-def in_shares(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Tests as xdist hands them out: each worker gets its share in one piece, and begins with whole
-    long files.
-
-    A worker that has done its share takes tests from the end of another's: what is there must be
-    short, or one of them waits for the other.
+def long_files_first(items):
+    """Tests in the order in which xdist hands out their files: those with slow tests, then those
+    that start processes.
     """
-    files = collections.defaultdict(list)
     marks = collections.defaultdict(set)
     for item in items:
-        files[item.path].append(item)
         marks[item.path].update(mark.name for mark in item.iter_markers())
-    slow = []
-    long = []
-    short: list[pytest.Item] = []
-    for path, ours in files.items():
-        if "slow" in marks[path]:
-            slow.append(ours)
-        elif "process" in marks[path]:
-            long.append(ours)
-        else:
-            short += ours
-    ordered: list[pytest.Item] = []
-    for worker in range(workers):
-        size = (len(items) - len(ordered)) // (workers - worker)
-        share = list(itertools.chain(*[*slow, *long][worker::workers]))
-        room = max(0, size - len(share))
-        ordered += share + short[:room]
-        short = short[room:]
-    assert len(ordered) == len(items), "some would not run"
-    return ordered
+
+    def rank(item):
+        of_file = marks[item.path]
+        return "slow" not in of_file, "process" not in of_file
+
+    return sorted(items, key=rank)
 
 
-def _reaches(function: Any, seen: set[Any]) -> bool:
+def _reaches(function, seen):
     if function in STARTERS:
         return True
     if isinstance(function, type):  # making an object counts as calling its methods
@@ -92,11 +67,11 @@ def _reaches(function: Any, seen: set[Any]) -> bool:
 
 
 @functools.cache
-def _called(function: types.FunctionType) -> tuple[Any, ...]:
+def _called(function):
     return tuple(dict.fromkeys(_named(function.__code__, function.__globals__)))
 
 
-def _named(code: types.CodeType, names: dict[str, Any]) -> Iterator[Any]:
+def _named(code, names):
     """Yields the functions, and attributes of modules, that a function's code names."""
     known = [names[name] for name in code.co_names if name in names]
     for value in list(known):

@@ -8,8 +8,6 @@ through Python's import system, so that amp_tf's and anybody's import hooks fire
 process, and writes to stderr what the first import wrote.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import gc
@@ -24,10 +22,8 @@ import struct
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
-from importlib.machinery import BuiltinImporter, ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import BuiltinImporter, PathFinder, SourceFileLoader
 from types import ModuleType
-from typing import Any
 
 LENGTH = struct.Struct("!I")
 MOST_FDS = 4  #: three streams, and the pipe to which the status is written
@@ -46,13 +42,13 @@ class Imported:
     by that name.
     """
 
-    def __init__(self) -> None:
-        self._hidden: dict[str, dict[str, ModuleType]] = {}
-        self._brings: list[str] = []
+    def __init__(self):
+        self._hidden = {}
+        self._brings = []
         self._written = b""
-        self._variables: dict[str, str] = {}
+        self._variables = {}
 
-    def import_all(self, names: list[str]) -> None:
+    def import_all(self, names):
         before = dict(os.environ)
         with tempfile.TemporaryFile() as file:
             with _stderr_to(file.fileno()):
@@ -66,7 +62,7 @@ class Imported:
             self._written = file.read()
         self._variables = dict(os.environ.items() - before.items())
 
-    def hide(self) -> None:
+    def hide(self):
         for top in HIDDEN:
             if top in sys.modules:
                 names = [name for name in sys.modules if name.partition(".")[0] == top]
@@ -74,9 +70,7 @@ class Imported:
         finders = [getattr(finder, "__name__", "") for finder in sys.meta_path]
         sys.meta_path.insert(finders.index(PathFinder.__name__), self)
 
-    def find_spec(
-        self, name: str, path: Any = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name, path=None, target=None):
         if name not in self._hidden:
             return None
         module = self._hidden[name][name]
@@ -84,13 +78,13 @@ class Imported:
         spec = module.__spec__
         if found is None or spec is None or found.origin != spec.origin:
             return None  # the program brings one of its own
-        loader: Any = spec.loader
+        loader = spec.loader
         loader.create_module = lambda _: module
         loader.exec_module = self._show
         return spec
 
-    def _show(self, module: ModuleType) -> None:
-        loader: Any = module.__spec__ and module.__spec__.loader
+    def _show(self, module):
+        loader = module.__spec__ and module.__spec__.loader
         for method in ("create_module", "exec_module"):
             vars(loader).pop(method, None)
         name = module.__name__
@@ -108,13 +102,13 @@ class Imported:
 class Zygote:
     """Forks for each request on the socket, and tells the status of each child that ends."""
 
-    def __init__(self, requests: socket.socket) -> None:
+    def __init__(self, requests):
         self._requests = requests
-        self._ends: dict[int, int] = {}
+        self._ends = {}
         self._woken, self._wake = os.pipe()
         self._on_interrupt = signal.getsignal(signal.SIGINT)
 
-    def serve(self) -> dict[str, Any]:
+    def serve(self):
         """Forks for each request, and returns what the program is to be, in the child alone."""
         os.set_blocking(self._wake, False)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
@@ -136,7 +130,7 @@ class Zygote:
                     os.close(fd)
                 self._requests.sendall(LENGTH.pack(child))
 
-    def _receive(self) -> tuple[dict[str, Any], list[int]]:
+    def _receive(self):
         header, fds, _, _ = socket.recv_fds(self._requests, LENGTH.size, MOST_FDS)
         if not header:
             os._exit(0)  # the session is over
@@ -144,7 +138,7 @@ class Zygote:
         data = self._requests.recv(length, socket.MSG_WAITALL)
         return json.loads(data), fds
 
-    def _reap(self) -> None:
+    def _reap(self):
         while self._ends:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
@@ -154,7 +148,7 @@ class Zygote:
                 os.write(end, STATUS.pack(status))
             os.close(end)
 
-    def _leave(self, fds: list[int]) -> None:
+    def _leave(self, fds):
         """In the child: nothing is left of the parent but what it imported."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -166,7 +160,7 @@ class Zygote:
             os.close(fd)
 
 
-def become(program: dict[str, Any]) -> None:
+def become(program):
     """Makes this process what Python makes of a command line before the program's first line."""
     if program["start_new_session"]:
         os.setsid()
@@ -191,7 +185,7 @@ def become(program: dict[str, Any]) -> None:
         importlib.import_module("sitecustomize")
 
 
-def run(arguments: list[str]) -> None:
+def run(arguments):
     """Runs the program as the main module."""
     first, *rest = arguments
     main = sys.modules["__main__"] = ModuleType("__main__")
@@ -218,7 +212,7 @@ def run(arguments: list[str]) -> None:
     exec(code, vars(main))
 
 
-def run_to_its_end(arguments: list[str], status: list[Any]) -> None:
+def run_to_its_end(arguments, status):
     """Runs the program; an error ends it as Python would, without the lines of this file in the
     traceback.
     """
@@ -246,7 +240,7 @@ def run_to_its_end(arguments: list[str], status: list[Any]) -> None:
         sys.exit(1)
 
 
-def end_at_once(status: list[Any]) -> None:
+def end_at_once(status):
     """The last at a program's exit: to take all modules down, as Python then does, takes longer
     than many programs.
 
@@ -258,7 +252,7 @@ def end_at_once(status: list[Any]) -> None:
         os._exit(*status)
 
 
-def _added_at_start() -> dict[str, str]:
+def _added_at_start():
     """Returns the variables that Python adds to its environment in the C locale."""
     with open("/proc/self/environ", "rb") as file:
         is_given = b"LC_CTYPE=" in file.read()
@@ -267,9 +261,9 @@ def _added_at_start() -> dict[str, str]:
     return {"LC_CTYPE": os.environ["LC_CTYPE"]}
 
 
-def main() -> None:
+def main():
     del sys.path[0]  # the folder of this file
-    status: list[Any] = []
+    status = []
     atexit.register(end_at_once, status)  # the first that is registered is the last that runs
     requests = socket.socket(fileno=int(sys.argv[1]))
     imported = Imported()
@@ -285,7 +279,7 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def _stderr_to(fd: int) -> Iterator[None]:
+def _stderr_to(fd):
     before = os.dup(2)
     os.dup2(fd, 2)
     try:

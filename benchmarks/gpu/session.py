@@ -2,7 +2,7 @@
 
     pip install -e ".[gpu,test]"
     python -m benchmarks.gpu session FOLDER          on a GPU with 24 GB or more
-    python -m benchmarks.gpu session FOLDER --tiny   tries it: two minutes of a CPU, one model
+    python -m benchmarks.gpu session FOLDER --tiny   tries it: a minute of a CPU, one model
 
 It runs three parts, each a process that is stopped when its share of the time is over: the tests
 that need a GPU; step time and peak memory of the 16 models; the accuracy of ten programs on
@@ -29,8 +29,9 @@ from benchmarks.results import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 MODES = "float32,policy,amp_float16,amp_bfloat16"
-_STEPS = f"benchmarks.step_time --ways fit --modes {MODES} --precision float16"
-_ACCURACY = f"benchmarks.public --seeds 1 --modes {MODES} --precision float16"
+TINY_MODES = "float32,amp_float16"
+_STEPS = "benchmarks.step_time --ways fit --precision float16"
+_ACCURACY = "benchmarks.public --seeds 1 --precision float16"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +59,10 @@ PARTS = (
     Part(
         "steps",
         0.6,
-        f"{_STEPS} --models gpu --size wide --rounds 7 --seconds 0.3 --prepare 4 "
+        f"{_STEPS} --modes {MODES} --models gpu --size wide --rounds 7 --seconds 0.3 --prepare 4 "
         "--json FOUND/steps.json",
     ),
-    Part("accuracy", 1.0, f"{_ACCURACY} --rows FOUND/accuracy.json"),
+    Part("accuracy", 1.0, f"{_ACCURACY} --modes {MODES} --rows FOUND/accuracy.json"),
 )
 TINY_MODEL = "gpu/ncf"
 TINY = (
@@ -69,13 +70,14 @@ TINY = (
     Part(
         "steps",
         0.6,
-        f"{_STEPS} --models {TINY_MODEL} --size tiny --rounds 2 --seconds 0.02 --prepare 2 "
-        "--json FOUND/steps.json",
+        f"{_STEPS} --modes {TINY_MODES} --models {TINY_MODEL} --size tiny --rounds 2 "
+        "--seconds 0.02 --prepare 2 --json FOUND/steps.json",
     ),
     Part(
         "accuracy",
         1.0,
-        f"{_ACCURACY} --only ranking --rows FOUND/accuracy.json -- --steps 4 --batch 4",
+        f"{_ACCURACY} --modes {TINY_MODES} --only ranking --rows FOUND/accuracy.json "
+        "-- --steps 4 --batch 4",
     ),
 )
 

@@ -1,14 +1,12 @@
 """Processes that find another CPU than this one; it imports nothing but the standard library."""
 
-from __future__ import annotations
-
 import platform
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
 
 
-def variables() -> dict[str, str]:
+def variables():
     """The environment of a process that finds AVX2 and nothing newer; none but on x86-64."""
     if platform.machine() != "x86_64":
         return {}

@@ -2,12 +2,9 @@
 kernel runs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,7 @@ from tensorflow.python.platform import sysconfig
 from tests.as_cpu import overwriting
 
 
-def is_on() -> bool:
+def is_on():
     """Tells whether TensorFlow computes with oneDNN, its default on CPUs with instructions for
     neural networks.
     """
@@ -25,19 +22,19 @@ def is_on() -> bool:
 
 
 @functools.cache
-def computes_bfloat16() -> bool:
+def computes_bfloat16():
     """Tells whether it computes bfloat16 with oneDNN."""
     return computes(types_pb2.DT_BFLOAT16)
 
 
-def computes(data_type: int) -> bool:
+def computes(data_type):
     """Tells whether it computes a type with oneDNN."""
     has_kernels = overwriting.function(_framework(), overwriting.ONEDNN_HAS_KERNELS)
     return is_on() and bool(has_kernels(ctypes.byref(ctypes.c_int(data_type))))
 
 
 @contextlib.contextmanager
-def told(*, bfloat16: bool) -> Iterator[None]:
+def told(*, bfloat16):
     """TensorFlow takes oneDNN for on and, if asked, for able to compute bfloat16.
 
     The test skips where that cannot be.
@@ -55,5 +52,5 @@ def told(*, bfloat16: bool) -> Iterator[None]:
 
 
 @functools.cache
-def _framework() -> ctypes.CDLL:
+def _framework():
     return overwriting.library(Path(sysconfig.get_lib()))

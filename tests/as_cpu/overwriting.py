@@ -6,15 +6,11 @@ first bytes are replaced by machine code that returns another answer. Only the s
 imported: this runs while TensorFlow is loaded.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools
 import mmap
 import platform
-from collections.abc import Container, Iterator
-from pathlib import Path
 
 ONEDNN_HAS_KERNELS = "_ZN10tensorflow36IsDataTypeSupportedByOneDNNOnThisCPUERKNS_8DataTypeE"
 ONEDNN_IS_ON = "_ZN10tensorflow12IsMklEnabledEv"
@@ -34,7 +30,7 @@ class OverwritingError(Exception):
     """A function cannot be overwritten here; the text says which, and why."""
 
 
-def answer(name: str, value: bool) -> bytes:
+def answer(name, value):
     """Machine code of a function that returns ``value``; ``name`` is the function's, for the
     error.
     """
@@ -46,7 +42,7 @@ def answer(name: str, value: bool) -> bytes:
     return code[value]
 
 
-def bits(mask: int) -> bytes:
+def bits(mask):
     """Machine code (x86-64) of a function of one integer that returns whether that bit is in
     ``mask``.
     """
@@ -64,16 +60,16 @@ def bits(mask: int) -> bytes:
 
 
 @functools.cache
-def _library(path: str) -> ctypes.CDLL:
+def _library(path):
     return ctypes.CDLL(path)
 
 
-def library(tensorflow: Path) -> ctypes.CDLL:
+def library(tensorflow):
     """The library with these functions, of the TensorFlow in a folder."""
     return _library(str(tensorflow / "libtensorflow_framework.so.2"))
 
 
-def function(of: ctypes.CDLL, name: str) -> ctypes._NamedFuncPointer:
+def function(of, name):
     """The function by its name in the library; an OverwritingError if there is none."""
     try:
         found = getattr(of, name)
@@ -83,7 +79,7 @@ def function(of: ctypes.CDLL, name: str) -> ctypes._NamedFuncPointer:
     return found
 
 
-def overwrite(of: ctypes.CDLL, name: str, code: bytes) -> bytes:
+def overwrite(of, name, code):
     """Puts machine code in the place of a function's first bytes, and returns these; or an
     OverwritingError.
     """
@@ -107,7 +103,7 @@ def overwrite(of: ctypes.CDLL, name: str, code: bytes) -> bytes:
 
 
 @contextlib.contextmanager
-def answering(of: ctypes.CDLL, name: str, value: bool) -> Iterator[None]:
+def answering(of, name, value):
     """A function returns ``value``, whatever its arguments, and afterwards what it did before."""
     before = overwrite(of, name, answer(name, value))
     try:
@@ -116,7 +112,7 @@ def answering(of: ctypes.CDLL, name: str, value: bool) -> Iterator[None]:
         overwrite(of, name, before)
 
 
-def hide_features(of: ctypes.CDLL, hidden: Container[int]) -> None:
+def hide_features(of, hidden):
     """The CPU lacks some features of tsl/platform/cpu_info.h, in this process and from now on.
 
     x86-64 alone.

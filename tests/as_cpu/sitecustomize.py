@@ -8,23 +8,20 @@ amp_tf reads, is masked. oneDNN and XLA obey their variables, which the script s
 ask nobody.
 """
 
-from __future__ import annotations
-
 import builtins
 import io
 import os
 import sys
 from pathlib import Path
-from typing import IO, Any
 
 HIDDEN = ("avx512", "avx_", "amx_")  # flags that begin so
 HIDDEN_FEATURES = range(27, 48)  # of tsl/platform/cpu_info.h: AVX512F to AVX_VNNI_INT8
 
 _open = io.open
-_overwritten: list[Path] = []
+_overwritten = []
 
 
-def _masked_open(file: Any, *arguments: Any, **options: Any) -> IO[Any]:
+def _masked_open(file, *arguments, **options):
     if str(file) != "/proc/cpuinfo":
         return _open(file, *arguments, **options)
     with _open(file, encoding="utf-8", errors="replace") as real:
@@ -35,7 +32,7 @@ def _masked_open(file: Any, *arguments: Any, **options: Any) -> IO[Any]:
     return io.StringIO("\n".join(line.rstrip("\n") for line in lines) + "\n")
 
 
-def _before_import(event: str, arguments: tuple[Any, ...]) -> None:
+def _before_import(event, arguments):
     if event != "import" or _overwritten or "/tensorflow/" not in str(arguments[1]):
         return
     from overwriting import ONEDNN_IS_ON, answer, hide_features, library, overwrite

@@ -19,7 +19,6 @@ from tests.hooks import running
 
 ROOT = running.ROOT
 TINY = "--size tiny"
-ONCE = "--seeds 1 --modes float32"
 FIGURES = r" \| .*\d\.\d"  # a row of a table with a figure
 
 
@@ -46,21 +45,16 @@ def forked(monkeypatch):
             rf"\| MLP, 2048 wide \| 1{FIGURES}\d ± .* ± ",
         ),
         (
-            "public.__main__",
-            f"--only ranking {ONCE} --rows FILE -- --steps 4 --batch 4",
-            r"32 \| AUC",
-        ),
-        (
             "step_time.profile",
             f"wide_mlp {TINY} --modes float32,amp_tf --rows 100 --turns 1",
             r"\| Cast \|.*\(\d+\)",
         ),
     ],
 )
-def test_a_command_prints_its_figures(module, arguments, said, capfd, monkeypatch, tmp_path):
+def test_a_command_prints_its_figures(module, arguments, said, capfd, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("AMP_TF_PRECISION", "bfloat16")
-    words = arguments.replace("FILE", str(tmp_path / "file")).split()
+    words = arguments.split()
     monkeypatch.setattr(sys, "argv", [module, *words])
     program = importlib.import_module(f"benchmarks.{module}")
     takes_arguments = inspect.signature(program.main).parameters

@@ -1,7 +1,5 @@
 """Peers' tests: a suite of four tests is run and counted, and a comparison is tolerated."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

@@ -208,7 +208,7 @@ def _einsums():
 
 def _pools():
     for sides, padding in itertools.product((2, 3), ("SAME", "VALID")):
-        for layout, stride, window in itertools.product(_layouts(sides), (1, 2), (2, 3)):
+        for layout, (stride, window) in itertools.product(_layouts(sides), ((1, 3), (2, 2))):
             end = "3D" if sides == 3 else ""
             after = _size_after(window, stride, 1, padding)
             x = tuple(_laid_out(layout, 2, [_SIDE] * sides, 4))
@@ -315,15 +315,10 @@ def _name(number):
 
 def _input_types(case, wanted):
     """The types of what a node reads, list by list."""
-    types = type_attributes(case, wanted)
-    attributes = node_attributes(case, wanted)
+    node = small_graphs.node(_line(case, wanted))
     found = []
     for arg in op_def_registry.get(case.op).input_arg:
-        of_arg = types.get(arg.type_list_attr) or types.get(arg.type_attr) or [arg.type]
-        count = 1
-        if arg.number_attr:
-            count = attributes[arg.number_attr].i
-        found += of_arg * count
+        found += small_graphs.arg_types(node, arg)
     return found
 
 

@@ -1,8 +1,10 @@
 """Tables of costs: their rows make sense, the functions on them, and their files."""
 
+import ast
 import dataclasses
 import json
 import math
+from fractions import Fraction
 
 import pytest
 
@@ -189,20 +191,24 @@ def test_a_careful_table_halves_the_gain_of_products_and_leaves_the_rest():
     assert careful.source == "for tests"
 
 
-@pytest.mark.parametrize(
-    ("op", "kernel", "times"),
-    [
-        ("Conv2D", (3, 3, 64, 3), 16 / 3),
-        ("_FusedConv2D", (3, 3, 3, 64), 1),
-        ("_FusedConv3D", (3, 3, 3, 64, 24), 32 / 24),
-        ("Conv2DBackpropInput", (3, 3, 3, 64), 16 / 3),
-        ("Conv3DBackpropInputV2", (1, 1, 1, 32, 1), 1),
-        ("Conv2DBackpropFilter", (3, 3, 64, 1), 16),
-        ("DepthwiseConv2dNative", (3, 3, 64, 1), 1),
-        ("MatMul", None, 1),
-        ("Conv2D", (3, 3, 64, 0), 1),
-        ("Conv2D", (3, 3, 64, -1), 1),
-    ],
-)
-def test_a_convolution_computes_whole_vectors_of_its_results_channels(op, kernel, times):
-    assert padding_factor(op, kernel) == pytest.approx(times)
+#: A convolution, its kernel's shape, and how often it computes its results.
+PADDED = """
+    Conv2D (3, 3, 64, 3) 16/3
+    _FusedConv2D (3, 3, 3, 64) 1
+    _FusedConv3D (3, 3, 3, 64, 24) 32/24
+    Conv2DBackpropInput (3, 3, 3, 64) 16/3
+    Conv3DBackpropInputV2 (1, 1, 1, 32, 1) 1
+    Conv2DBackpropFilter (3, 3, 64, 1) 16
+    DepthwiseConv2dNative (3, 3, 64, 1) 1
+    MatMul None 1
+    Conv2D (3, 3, 64, 0) 1
+    Conv2D (3, 3, 64, -1) 1
+"""
+
+
+@pytest.mark.parametrize("row", PADDED.strip().splitlines())
+def test_a_convolution_computes_whole_vectors_of_its_results_channels(row):
+    op, rest = row.split(maxsplit=1)
+    kernel, times = rest.rsplit(maxsplit=1)
+    found = padding_factor(op, ast.literal_eval(kernel))
+    assert found == pytest.approx(float(Fraction(times)))

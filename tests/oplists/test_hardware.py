@@ -1,7 +1,5 @@
 """The hardware decides which types it supports, and which table of costs counts on it."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 import types
@@ -36,24 +34,26 @@ def test_the_cpus_flags_decide(monkeypatch, tmp_path, text, has_bf16):
     assert Hardware.detect_cpu().cpu_has_bf16 == has_bf16
 
 
-@pytest.mark.parametrize(
-    ("flags", "arm_part", "setting", "expected"),
-    [
-        ("avx2 fma", "", "", False),
-        ("avx2 avx512f", "", "", False),
-        ("avx2 avx_vnni", "", "", True),
-        ("avx512f avx512_bf16", "", "", True),
-        ("avx512f avx512_bf16", "", "0", False),
-        ("avx512f avx512_bf16", "", "False", False),
-        ("avx2", "", "1", True),
-        ("avx2", "", "true", True),
-        ("avx2", "", "yes", False),
-        ("asimd bf16", "0xd40", "", True),
-        ("asimd bf16", "0xd4f", "", False),
-    ],
-)
-def test_onednn_is_on_where_tensorflow_turns_it_on(flags, arm_part, setting, expected):
-    assert hardware.has_onednn(frozenset(flags.split()), arm_part, setting) == expected
+#: The CPU's flags, an Arm CPU's part, TF_ENABLE_ONEDNN_OPTS, and whether oneDNN is on.
+ONEDNN = """
+    avx2 fma | | | False
+    avx2 avx512f | | | False
+    avx2 avx_vnni | | | True
+    avx512f avx512_bf16 | | | True
+    avx512f avx512_bf16 | | 0 | False
+    avx512f avx512_bf16 | | False | False
+    avx2 | | 1 | True
+    avx2 | | true | True
+    avx2 | | yes | False
+    asimd bf16 | 0xd40 | | True
+    asimd bf16 | 0xd4f | | False
+"""
+
+
+@pytest.mark.parametrize("row", ONEDNN.strip().splitlines())
+def test_onednn_is_on_where_tensorflow_turns_it_on(row):
+    flags, arm_part, setting, expected = map(str.strip, row.split("|"))
+    assert str(hardware.has_onednn(frozenset(flags.split()), arm_part, setting)) == expected
 
 
 def test_onednn_is_on_where_this_tensorflow_says_so():

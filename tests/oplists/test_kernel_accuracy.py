@@ -6,8 +6,6 @@ changes it by more, where TensorFlow's float32 kernel is off by an ulp, too, and
 the normal numbers of the type.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Ops by the names that users give: those of list changes, and those of custom libraries."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 from pathlib import Path

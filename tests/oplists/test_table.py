@@ -1,7 +1,5 @@
 """The tables are TensorFlow's, and what ops are is said there alone."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from pathlib import Path

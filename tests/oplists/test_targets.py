@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from amp_tf.config import AmpConfig
@@ -97,24 +95,27 @@ def test_the_oldest_of_several_gpus_decides():
     assert resolution.why_none == TOO_OLD.replace("6.1", "8.0, 6.0")
 
 
-@pytest.mark.parametrize(
-    ("device", "device_type"),
-    [
-        ("", ""),
-        ("/job:worker/replica:0/task:1", ""),
-        ("/job:localhost/replica:0/task:0/device:CPU:0", "CPU"),
-        ("/job:localhost/replica:0/task:0/device:GPU:1", "GPU"),
-        ("/gpu:0", "GPU"),
-        ("/cpu:0", "CPU"),
-        ("/device:GPU", "GPU"),
-        ("/device:XLA_GPU:0", "GPU"),
-        ("/device:TPU:0", "OTHER"),
-        ("/job:gpu_worker/task:0/device:CPU:0", "CPU"),
-        ("/job:gpu_worker/task:0", ""),
-    ],
-)
-def test_a_device_string_has_a_type(device, device_type):
+DEVICES = """
+    /job:localhost/replica:0/task:0/device:CPU:0 CPU
+    /job:localhost/replica:0/task:0/device:GPU:1 GPU
+    /gpu:0 GPU
+    /cpu:0 CPU
+    /device:GPU GPU
+    /device:XLA_GPU:0 GPU
+    /device:TPU:0 OTHER
+    /job:gpu_worker/task:0/device:CPU:0 CPU
+"""
+
+
+@pytest.mark.parametrize("row", DEVICES.strip().splitlines())
+def test_a_device_string_has_a_type(row):
+    device, device_type = row.split()
     assert device_type_of(device) == device_type
+
+
+@pytest.mark.parametrize("device", ["", "/job:worker/replica:0/task:1", "/job:gpu_worker/task:0"])
+def test_a_device_string_may_have_none(device):
+    assert device_type_of(device) == ""
 
 
 @pytest.mark.parametrize(

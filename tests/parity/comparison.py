@@ -2,19 +2,17 @@
 these on purpose.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from unittest import mock
 
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2
 
 import amp_tf
 from amp_tf.oplists import targets
 from amp_tf.rewriting.sharing import LIST_SUFFIX
-from tests.oracle import DT_FLOAT, Knobs, Mode, outcome
+from tests.oracle import DEFAULT, DT_FLOAT, Mode, outcome
 from tests.parity.op_pool import op_def
+from tests.small_graphs import arg_types
 
 # A CPU on which oneDNN has bfloat16 kernels: the one for which the oracle decides, whatever this
 # one is.
@@ -25,15 +23,14 @@ _SECOND_VERSION = {
 }
 
 
-def config_for(mode, knobs=None):
+def config_for(mode, knobs=DEFAULT):
     """The settings of amp_tf that correspond to a mode and its knobs."""
-    settings = dataclasses.asdict(knobs or Knobs())
-    return amp_tf.AmpConfig(
-        precision=mode.precision, target=mode.target, ignore_performance=True, **settings
+    return dataclasses.replace(
+        knobs, precision=mode.precision, target=mode.target, ignore_performance=True
     )
 
 
-def run_ours(graph_def, mode, preserve, knobs=None):
+def run_ours(graph_def, mode, preserve, knobs=DEFAULT):
     """The graph as amp_tf rewrites it, with the settings that correspond to the mode.
 
     Difference "rounded-products" is left out: products have the kernels of the type that is
@@ -174,21 +171,5 @@ def output_types(node):
 def _types(node, args):
     types = []
     for arg in args:
-        if arg.type_list_attr:
-            types.extend(_attribute(node, arg.type_list_attr).list.type)
-            continue
-        data_type = arg.type
-        if arg.type_attr:
-            data_type = _attribute(node, arg.type_attr).type
-        count = 1
-        if arg.number_attr:
-            count = min(max(_attribute(node, arg.number_attr).i, 0), 10_000)
-        types.extend([data_type] * count)
+        types += arg_types(node, arg)
     return types
-
-
-def _attribute(node, name):
-    # Looking a missing key up in a protobuf map adds the key.
-    if name in node.attr:
-        return node.attr[name]
-    return attr_value_pb2.AttrValue()

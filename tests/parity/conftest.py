@@ -2,8 +2,6 @@
 follows.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.oracle import IS_JUDGE

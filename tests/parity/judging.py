@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from unittest import mock
 
 from tensorflow.core.framework import node_def_pb2
-from tensorflow.python.framework import kernels
 
 from amp_tf.config import LIST_NAMES
+from amp_tf.oplists import kernels
 from amp_tf.oplists.table import CPU, CUDA, ROWS
 from amp_tf.rewriting import form, pipeline
 from tests.left_out import differing, without
@@ -150,31 +149,8 @@ def _has_float32(node):
 
 def has_kernel(node, mode):
     """Tells whether this TensorFlow runs the node with its types on the mode's device type."""
-    types = dict(type_attributes(node))
     device_type = "GPU" if mode is Mode.CUDA else "CPU"
-    for constraints in _kernels(node.op, device_type):
-        met = []
-        for attr, allowed in constraints.items():
-            met.append(attr in types and allowed.issuperset(types[attr]))
-        if all(met):
-            return True
-    return False
-
-
-@functools.cache
-def _kernels(op, device_type):
-    """The constraints of the op's kernels: an attribute and the types that it may have."""
-    found = []
-    for kernel in kernels.get_registered_kernels_for_op(op).kernel:
-        if kernel.device_type not in (device_type, "DEFAULT") or kernel.label:
-            continue
-        constraints = {}
-        for constraint in kernel.constraint:
-            types = frozenset(constraint.allowed_values.list.type)
-            if types:
-                constraints[constraint.name] = types
-        found.append(constraints)
-    return found
+    return kernels.has_kernel(node.op, device_type, dict(type_attributes(node)))
 
 
 def _result_can_be_f16(node, mode):

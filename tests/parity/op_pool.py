@@ -15,7 +15,8 @@ import re
 import tensorflow as tf
 from tensorflow.python.framework import kernels, op_def_registry
 
-LISTS = ("allow", "infer", "deny", "clear")
+from amp_tf.config import LIST_NAMES
+
 # On amp_tf's lists alone.
 OWN = {"_FusedMatMul", "_FusedConv2D", "_FusedConv3D", "_FusedDepthwiseConv2dNative", "_MklSwish"}
 # On no list, but with a part to play: boundaries, existing casts, variables, fixed types, handles
@@ -101,7 +102,7 @@ def op_pool():
     tables = [lists_of_header(table) for table in ("cuda", "cpu")]
     usable = {}
     lists = []
-    for name in LISTS:
+    for name in LIST_NAMES:
         listed = set()
         for table in tables:
             listed |= table[name]

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import dataclasses
 
+import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
+from amp_tf.config import LIST_NAMES, AmpConfig
+from tests import small_graphs
 from tests.graph_text import node_to_text
-from tests.oracle import Knobs
-from tests.parity.op_pool import LISTS, op_def, op_pool
+from tests.parity.op_pool import op_def, op_pool
+from tests.small_graphs import arg_types
 
 FLOAT = types_pb2.DT_FLOAT
 INT32 = types_pb2.DT_INT32
@@ -63,7 +66,7 @@ class RandomGraph:
 
     graph_def: graph_pb2.GraphDef
     preserve: tuple[str, ...]
-    knobs: Knobs
+    knobs: AmpConfig
 
     def _repr_pretty_(self, printer, cycle):
         """How Hypothesis prints an example."""
@@ -93,13 +96,13 @@ def in_words(graph, found=()):
 
 def _random_knobs(choose, ops):
     level = ("DEFAULT",) * 7 + ("TREAT_INFER_AS_DENY", "TENSOR_CORES_ONLY", "UNSAFE_FORCE_ALL")
-    knobs = Knobs(level=level[choose(len(level))])
+    knobs = AmpConfig(level=level[choose(len(level))])
     if choose(4) or not ops:
         return knobs
     op = ops[choose(len(ops))]
-    target = LISTS[choose(len(LISTS))]
+    target = LIST_NAMES[choose(len(LIST_NAMES))]
     # Leaving every list first makes the move valid wherever the op is now.
-    moves = {f"{name}_remove": (op,) for name in LISTS if name != target}
+    moves = {f"{name}_remove": (op,) for name in LIST_NAMES if name != target}
     return dataclasses.replace(knobs, **moves, **{f"{target}_add": (op,)})
 
 
@@ -182,10 +185,10 @@ class _Builder:
     def _add_op(self, op):
         definition = op_def(op)
         element = FLOAT if self._choose(5) else INT32
-        node = self._new_node(op)
-        counts = self._set_attributes(node, definition, element)
+        node = node_def_pb2.NodeDef(op=op)
+        self._set_attributes(node, definition, element)
         for arg in definition.input_arg:
-            for data_type in _arg_types(node, arg, counts):
+            for data_type in arg_types(node, arg):
                 if arg.is_ref:
                     source = self._variable(data_type)
                 else:
@@ -194,12 +197,11 @@ class _Builder:
         self._finish(node)
         port = 0
         for arg in definition.output_arg:
-            for data_type in _arg_types(node, arg, counts):
+            for data_type in arg_types(node, arg):
                 self._publish(node, port, _kind(data_type, element))
                 port += 1
 
     def _set_attributes(self, node, definition, element):
-        counts = {}
         numbers = {arg.number_attr for arg in (*definition.input_arg, *definition.output_arg)}
         handles = node.op in HANDLE_OPS and self._one_in(6)
         for attr in definition.attr:
@@ -226,7 +228,6 @@ class _Builder:
                     value.list.type.append(self._some_type(allowed))
             elif attr.name in numbers:
                 value.i = max(attr.minimum, 1 + self._choose(3))
-                counts[attr.name] = value.i
             elif attr.HasField("default_value"):
                 value.CopyFrom(attr.default_value)
             elif attr.type == "string":
@@ -243,10 +244,12 @@ class _Builder:
                 value.b = False
             elif attr.type == "shape":
                 value.shape.unknown_rank = True
-        return counts
 
-    def _new_node(self, op):
-        return node_def_pb2.NodeDef(op=op)
+    def _written(self, text):
+        """Adds a node that is written as in :mod:`tests.small_graphs`, but for its name."""
+        node = small_graphs.node(f"node = {text}")
+        self._finish(node)
+        return node
 
     def _finish(self, node):
         # Only now: the sources of its inputs were made meanwhile, and names shall count upwards.
@@ -259,7 +262,6 @@ class _Builder:
             if source not in {name.partition(":")[0] for name in node.input}:
                 node.input.append(f"^{source}")
         self.graph.node.append(node)
-        return node.name
 
     def _publish(self, node, port, kind):
         ports = self._ports.setdefault(kind, [])
@@ -274,23 +276,19 @@ class _Builder:
     def _new_source(self, kind):
         data_type, held = kind
         if data_type == VARIANT:
-            node = self._new_node("EmptyTensorList")
-            node.attr["element_dtype"].type = held
-            node.attr["shape_type"].type = INT32
             shape = self._source((INT32, 0))
             size = self._source((INT32, 0))
-            node.input.extend((shape, size))
+            given = f"element_dtype={_name(held)} shape_type=int32"
+            node = self._written(f"EmptyTensorList({shape}, {size}) {given}")
         elif data_type == RESOURCE:
-            node = self._new_node("VarHandleOp")
-            node.attr["dtype"].type = held
-            node.attr["shape"].shape.unknown_rank = True
+            node = self._written(f"VarHandleOp() dtype={_name(held)} shape=?")
         elif data_type == FLOAT and self._one_in(4):
             return self._variable(FLOAT)
         else:
-            node = self._new_node("Const")
+            node = node_def_pb2.NodeDef(op="Const")
             node.attr["dtype"].type = node.attr["value"].tensor.dtype = data_type
             node.attr["value"].tensor.tensor_shape.dim.add(size=0)
-        self._finish(node)
+            self._finish(node)
         self._publish(node, 0, kind)
         return node.name
 
@@ -298,29 +296,12 @@ class _Builder:
         """A reference variable; its type is the element type, its port is a reference."""
         known = self._variables.setdefault(data_type, [])
         if not known or self._one_in(2):
-            node = self._new_node("VariableV2")
-            node.attr["dtype"].type = data_type
-            node.attr["shape"].shape.unknown_rank = True
-            known.append(self._finish(node))
+            node = self._written(f"VariableV2() dtype={_name(data_type)} shape=?")
+            known.append(node.name)
             self._publish(node, 0, (data_type, 0))
         return self._pick(known)
 
     # Control flow
-
-    def _control_flow(self, op, data_type, inputs, **attrs):
-        node = self._new_node(op)
-        node.attr["T"].type = data_type
-        for name, value in attrs.items():
-            attribute = node.attr[name]
-            if isinstance(value, bytes):
-                attribute.s = value
-            elif isinstance(value, bool):
-                attribute.b = value
-            else:
-                attribute.i = value
-        node.input.extend(inputs)
-        self._finish(node)
-        return node
 
     def _some_kind(self):
         kinds = ((FLOAT, 0), (FLOAT, 0), (FLOAT, 0), (INT32, 0), (VARIANT, FLOAT))
@@ -330,28 +311,28 @@ class _Builder:
         kind = self._some_kind()
         given = self._source(kind)
         taken = self._source((BOOL, 0))
-        switch = self._control_flow("Switch", kind[0], (given, taken))
+        of_type = f"T={_name(kind[0])}"
+        switch = self._written(f"Switch({given}, {taken}) {of_type}")
         self._publish(switch, 0, kind)
         self._publish(switch, 1, kind)
         self.add_nodes(self._choose(3))
         branch = self._source(kind)
-        merge = self._control_flow("Merge", kind[0], (branch, f"{switch.name}:1"), N=2)
+        merge = self._written(f"Merge({branch}, {switch.name}:1) {of_type}")
         self._publish(merge, 0, kind)
         self._publish(merge, 1, (INT32, 0))
 
     def _add_loop(self):
         kinds = [self._some_kind() for _ in range(1 + self._choose(3))]
-        frame = f"frame{len(self.graph.node)}".encode()
+        frame = f"frame_name='frame{len(self.graph.node)}'"
         predicate = self._source((BOOL, 0))
         merges = []
         exits = []
         for kind in kinds:
-            enter = self._control_flow(
-                "Enter", kind[0], (self._source(kind),), frame_name=frame, is_constant=False
-            )
+            of_type = f"T={_name(kind[0])}"
+            enter = self._written(f"Enter({self._source(kind)}) {of_type} {frame}")
             self._publish(enter, 0, kind)
-            merge = self._control_flow("Merge", kind[0], (enter.name, enter.name), N=2)
-            switch = self._control_flow("Switch", kind[0], (merge.name, predicate))
+            merge = self._written(f"Merge({enter.name}, {enter.name}) {of_type}")
+            switch = self._written(f"Switch({merge.name}, {predicate}) {of_type}")
             self._publish(switch, 1, kind)
             merges.append(merge.name)
             exits.append((f"{switch.name}", kind))
@@ -359,26 +340,20 @@ class _Builder:
         self.add_nodes(1 + self._choose(4))
         self._depth -= 1
         for name, kind in zip(merges, kinds, strict=True):
-            following = self._control_flow("NextIteration", kind[0], (self._source(kind),))
+            of_type = f"T={_name(kind[0])}"
+            following = self._written(f"NextIteration({self._source(kind)}) {of_type}")
             (merge,) = (node for node in self.graph.node if node.name == name)
             merge.input[1] = following.name
             if self._one_in(6):  # some optimised graphs have two Merges of one NextIteration
-                self._control_flow("Merge", kind[0], (merge.input[0], following.name), N=2)
+                self._written(f"Merge({merge.input[0]}, {following.name}) {of_type}")
         for switch, kind in exits:
-            leaving = self._control_flow("Exit", kind[0], (switch,))
+            leaving = self._written(f"Exit({switch}) T={_name(kind[0])}")
             self._publish(leaving, 0, kind)
+
+
+def _name(data_type):
+    return tf.as_dtype(data_type).name
 
 
 def _kind(data_type, element):
     return (data_type, element if data_type in HOLDERS else 0)
-
-
-def _arg_types(node, arg, counts):
-    """The DataTypes of the ports of one argument."""
-    if arg.type_list_attr:
-        return list(node.attr[arg.type_list_attr].list.type)
-    count = counts[arg.number_attr] if arg.number_attr else 1
-    data_type = arg.type
-    if arg.type_attr:
-        data_type = node.attr[arg.type_attr].type
-    return [data_type] * count

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from tests.oracle import MODES, Knobs, Mode, run_original
+from amp_tf.config import AmpConfig
+from tests.oracle import MODES, Mode, run_original
 from tests.parity.comparison import can_run, differences, rewired, run_ours
 from tests.small_graphs import function, graph, run
 
@@ -28,9 +29,9 @@ SIMPLE = (
     "clr5 = Relu(deny2)\nfetch = Identity(clr5)"
 )
 ALREADY = (
-    INPUT + "cst1 = Cast(input) SrcT=float32 DstT={0}\n"
+    INPUT + "cst1 = Cast(input) DstT={0}\n"
     "allow1 = MatMul(cst1, cst1) T={0}\nclr1 = Relu(allow1) T={0}\n"
-    "cst2 = Cast(clr1) SrcT={0} DstT=float32\nclr2 = Relu(cst2)\nfetch = Identity(clr2)"
+    "cst2 = Cast(clr1) SrcT={0}\nclr2 = Relu(cst2)\nfetch = Identity(clr2)"
 )
 IMAGES = (
     "input = Const() value=float32[8, 56, 56, 16]*0.03125\nweight = Const() value=float32[3, 3, "
@@ -50,25 +51,24 @@ LISTS = (
     PRODUCT
     + "shape = Const() dtype=int32 value=int32[2]*32\neight = Const() dtype=int32 value=int32[]*8\n"
 )
-EMPTY = "EmptyTensorList(shape, eight) element_dtype=float32 shape_type=int32"
-RESERVED = "TensorListReserve(shape, eight) element_dtype=float32 shape_type=int32"
-F32 = "element_dtype=float32"
+EMPTY = "EmptyTensorList(shape, eight) shape_type=int32"
+RESERVED = "TensorListReserve(shape, eight) shape_type=int32"
 SET_GET = "".join(f"idx{n} = Const() dtype=int32 value=int32[]*{n}\n" for n in (1, 2, 3, 6)) + (
-    f"tl1 = {RESERVED}\ntl1w1 = TensorListSetItem(tl1, idx1, input) {F32}\n"
-    f"tl1w2 = TensorListSetItem(tl1, idx2, allow1) {F32}\ntl1rs = TensorListResize(tl1w2, idx6)\n"
-    f"tl1r1 = TensorListGetItem(tl1rs, idx2, shape) {F32} Tshape=int32\ninfer1 = {{}}\n"
-    f"allow2 = MatMul(infer1, infer1)\ntl1w3 = TensorListSetItem(tl1, idx3, allow2) {F32}\n"
-    f"tl1r2 = TensorListGetItem(tl1w3, idx3, shape) {F32} Tshape=int32\n"
-    f"tl2 = {RESERVED}\ntl2w1 = TensorListSetItem(tl2, idx1, input) {F32}\n"
-    f"tl2r1 = TensorListGetItem(tl2w1, idx1, shape) {F32} Tshape=int32\n"
+    f"tl1 = {RESERVED}\ntl1w1 = TensorListSetItem(tl1, idx1, input)\n"
+    f"tl1w2 = TensorListSetItem(tl1, idx2, allow1)\ntl1rs = TensorListResize(tl1w2, idx6)\n"
+    f"tl1r1 = TensorListGetItem(tl1rs, idx2, shape) Tshape=int32\ninfer1 = {{}}\n"
+    f"allow2 = MatMul(infer1, infer1)\ntl1w3 = TensorListSetItem(tl1, idx3, allow2)\n"
+    f"tl1r2 = TensorListGetItem(tl1w3, idx3, shape) Tshape=int32\n"
+    f"tl2 = {RESERVED}\ntl2w1 = TensorListSetItem(tl2, idx1, input)\n"
+    f"tl2r1 = TensorListGetItem(tl2w1, idx1, shape) Tshape=int32\n"
     "fetch = Identity(tl1r2)\nfetch2 = Identity(tl2r1)"
 )
 OF_LISTS = "tl1 tl1w1 allow1 tl1w2 tl1r1 infer1 allow2 tl1w3 tl1r2"
-CALLED = f"""
+CALLED = """
     function Func1(ihandle: variant, x: float32) -> (ohandle: variant, y: float32)
       shape = Const() dtype=int32 value=int32[2]*32
-      pushed = TensorListPushBack(ihandle, x) {F32}
-      popped = TensorListPopBack(pushed:output_handle:0, shape:output:0) {F32}
+      pushed = TensorListPushBack(ihandle, x)
+      popped = TensorListPopBack(pushed:output_handle:0, shape:output:0)
       return ohandle = popped:output_handle:0
       return y = popped:tensor:0
 """
@@ -222,14 +222,13 @@ CASES = {
         LISTS + SET_GET.format("Mul(tl1r1, tl1r1)"), OF_LISTS, ("fetch", "fetch2"), rtol=1e-2
     ),
     "TensorListPushPop": Case(
-        f"{LISTS}tl1 = {EMPTY}\ntl1w1 = TensorListPushBack(tl1, input) {F32}\n"
-        f"tl1w2 = TensorListPushBack(tl1w1, allow1) {F32}\ntl1r1 = TensorListPopBack(tl1w2, "
-        f"shape) {F32}\n"
+        f"{LISTS}tl1 = {EMPTY}\ntl1w1 = TensorListPushBack(tl1, input)\n"
+        f"tl1w2 = TensorListPushBack(tl1w1, allow1)\ntl1r1 = TensorListPopBack(tl1w2, shape)\n"
         "infer1 = Tanh(tl1r1:1)\nallow2 = MatMul(infer1, infer1)\ntl1w3 = "
-        f"TensorListPushBack(tl1, allow2) {F32}\n"
-        f"tl1r2 = TensorListPopBack(tl1w3, shape) {F32}\ntl2 = {EMPTY}\ntl2w1 = "
-        f"TensorListPushBack(tl2, input) {F32}\n"
-        f"tl2r1 = TensorListPopBack(tl2w1, shape) {F32}\nfetch = Identity(tl1r2:1)\nfetch2 = "
+        f"TensorListPushBack(tl1, allow2)\n"
+        f"tl1r2 = TensorListPopBack(tl1w3, shape)\ntl2 = {EMPTY}\ntl2w1 = "
+        f"TensorListPushBack(tl2, input)\n"
+        f"tl2r1 = TensorListPopBack(tl2w1, shape)\nfetch = Identity(tl1r2:1)\nfetch2 = "
         "Identity(tl2r1:1)",
         OF_LISTS,
         ("fetch", "fetch2"),
@@ -238,34 +237,31 @@ CASES = {
     # would be broken.
     "TensorListFromTensor": Case(
         f"{LISTS}row = Const() dtype=int32 value=int32[1]*32\n"
-        f"tl1 = TensorListFromTensor(allow1, row) {F32} shape_type=int32\n"
-        f"tl1r1 = TensorListStack(tl1, row) {F32}\ninfer1 = Tanh(tl1r1)\nallow2 = MatMul(infer1, "
+        f"tl1 = TensorListFromTensor(allow1, row) shape_type=int32\n"
+        f"tl1r1 = TensorListStack(tl1, row)\ninfer1 = Tanh(tl1r1)\nallow2 = MatMul(infer1, "
         "infer1)\n"
-        f"tl2 = TensorListFromTensor(allow1, row) {F32} shape_type=int32\n"
-        f"tl2w1 = TensorListPushBack(tl2, input) {F32}\nfetch = Identity(allow2)",
+        f"tl2 = TensorListFromTensor(allow1, row) shape_type=int32\n"
+        f"tl2w1 = TensorListPushBack(tl2, input)\nfetch = Identity(allow2)",
         "allow1 tl1 tl1r1 infer1 allow2 tl2 tl2w1",
     ),
     "TensorListPushBackBatchAndConcatLists": Case(
         f"{LISTS}tl1 = {EMPTY}\ntl2 = {EMPTY}\nhandles = Pack(tl1, tl2) T=variant\nitems = "
         "Pack(allow1, allow1)\n"
-        f"tl12w1 = TensorListPushBackBatch(handles, items) {F32}\nzero = Const() dtype=int32 "
+        f"tl12w1 = TensorListPushBackBatch(handles, items)\nzero = Const() dtype=int32 "
         "value=int32[]*0\n"
         "halves = Split(zero, tl12w1) num_split=2 T=variant\nscalar = Const() dtype=int32 "
         "value=int32[0]\n"
         "first = Reshape(halves, scalar) T=variant Tshape=int32\n"
         "second = Reshape(halves:1, scalar) T=variant Tshape=int32\n"
-        f"tl3 = TensorListConcatLists(first, second) {F32}\ntl3r1 = TensorListPopBack(tl3, shape) "
-        f"{F32}\n"
+        f"tl3 = TensorListConcatLists(first, second)\ntl3r1 = TensorListPopBack(tl3, shape)\n"
         "infer1 = Tanh(tl3r1:1)\nallow2 = MatMul(infer1, infer1)\nfetch = Identity(allow2)",
         "tl1 tl2 allow1 items tl12w1 tl3 tl3r1 infer1 allow2",
     ),
     "TensorListThroughFunction": Case(
-        f"{LISTS}infer1 = Tanh(allow1)\ntl1 = {EMPTY}\ntl1w1 = TensorListPushBack(tl1, infer1) "
-        f"{F32}\n"
-        f"call = Func1(tl1w1, infer1)\ntl1r1 = TensorListPopBack(call, shape) {F32}\ntl2 = "
+        f"{LISTS}infer1 = Tanh(allow1)\ntl1 = {EMPTY}\ntl1w1 = TensorListPushBack(tl1, infer1)\n"
+        f"call = Func1(tl1w1, infer1)\ntl1r1 = TensorListPopBack(call, shape)\ntl2 = "
         f"{EMPTY}\n"
-        f"tl2w1 = TensorListPushBack(tl2, infer1) {F32}\ntl2r1 = TensorListPopBack(tl2w1, shape) "
-        f"{F32}\n"
+        f"tl2w1 = TensorListPushBack(tl2, infer1)\ntl2r1 = TensorListPopBack(tl2w1, shape)\n"
         "allow2 = MatMul(tl1r1:1, tl2r1:1)\nfetch = Identity(allow2)",
         "allow1 infer1 tl2 tl2w1 tl2r1 allow2",
     ),
@@ -278,7 +274,7 @@ def test_types_ops_and_casts_are_those_of_tensorflow_and_wires_and_values_stay(n
     case = CASES[name]
     functions = [function(CALLED)] if "Func1" in case.text else []
     graph_def = graph(case.text, *functions)
-    knobs = Knobs(level=case.level)
+    knobs = AmpConfig(level=case.level)
     original = run_original(graph_def, mode, case.fetch, knobs)
     ours = run_ours(graph_def, mode, case.fetch, knobs)
     f16 = case.f16

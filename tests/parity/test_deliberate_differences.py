@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.painting.paint import RULES
-from tests.oracle import DT_FLOAT, Knobs, Mode, OriginalFailedError, run_original
+from tests.oracle import DEFAULT, DT_FLOAT, Mode, OriginalFailedError, run_original
 from tests.parity.comparison import JUDGED, config_for, run_ours
 from tests.parity.judging import has_kernel
 from tests.parity.test_cpp_cases import SIMPLE
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.cpu_dependent
 FP16 = Mode.CUDA_LISTS
 BF16 = Mode.BFLOAT16
 BOTH = (FP16, BF16)
-FORCE = Knobs(level="UNSAFE_FORCE_ALL")
+FORCE = amp_tf.AmpConfig(level="UNSAFE_FORCE_ALL")
 INPUT = "input = Const() value=float32[32, 32]\n"
 PRODUCT = INPUT + "allow1 = MatMul(input, input)\n"
 
@@ -266,7 +266,7 @@ def test_the_differences_that_rules_name_are_shown():
             assert row.difference in shown, row.name
 
 
-def both(graph_def, mode, preserve=("fetch",), knobs=None):
+def both(graph_def, mode, preserve=("fetch",), knobs=DEFAULT):
     """The nodes that are 16-bit afterwards: TensorFlow's and amp_tf's.
 
     TensorFlow refuses a graph in which a Placeholder has no shape ("Failed to import metagraph").

@@ -1,31 +1,23 @@
 """The rewrite of any graph, even a broken one, has properties of its own, parity aside."""
 
-from __future__ import annotations
-
 import random
 
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
+import pytest
 
 import amp_tf
-from tests.oracle import MODES, Knobs, Mode, outcome, type_attributes
+from tests.oracle import DEFAULT, MODES, Mode, outcome, type_attributes
 from tests.parity.comparison import config_for, rewired, type_errors
 from tests.parity.malformed import OF_GRAPHS, OF_NODES, judge_malformed, mutated
 from tests.parity.op_pool import op_pool
 from tests.parity.random_graphs import random_graph
-from tests.strategies import random_graphs
 
-# No shrinking, which takes Hypothesis minutes. ``scripts/fuzz_parity --nodes 8`` makes smaller
-# graphs.
-examples = settings(
-    max_examples=100,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
-modes = st.sampled_from(MODES)
+GRAPHS = 100  # ``scripts/fuzz_parity`` rolls new ones
+seeds = pytest.mark.parametrize("seed", range(GRAPHS))
+
+
+def rolled(seed):
+    """The graph and the mode of a seed."""
+    return random_graph(random.Random(seed).randrange), MODES[seed % len(MODES)]
 
 
 def rewrite(graph, mode, graph_def=None):
@@ -34,9 +26,9 @@ def rewrite(graph, mode, graph_def=None):
     return amp_tf.rewrite(given, config, preserve=graph.preserve)
 
 
-@examples
-@given(random_graphs(), modes)
-def test_a_rewrite_is_whole_final_and_leaves_the_rest_alone(graph, mode):
+@seeds
+def test_a_rewrite_is_whole_final_and_leaves_the_rest_alone(seed):
+    graph, mode = rolled(seed)
     before = graph.graph_def.SerializeToString(deterministic=True)
     result = rewrite(graph, mode)
     assert graph.graph_def.SerializeToString(deterministic=True) == before
@@ -62,20 +54,20 @@ def check_untouched(graph, mode, after):
     for name, node in new.items():
         if name not in old:
             if node.op == "Cast":
-                casts.append((node.input[0], node.attr["DstT"].type))
+                casts.append((*node.input, node.attr["DstT"].type))
             continue
         was = old[name]
         has_types = dict(type_attributes(node)) == dict(type_attributes(was))
         if has_types and list(node.input) == list(was.input):
             assert node == was
-        is_denied = was.op in denied and graph.knobs == Knobs()
+        is_denied = was.op in denied and graph.knobs == DEFAULT
         assert has_types or not (name in graph.preserve or is_denied)
     assert len(set(casts)) == len(casts)
 
 
-@examples
-@given(random_graphs(), modes, st.integers(0, 2**16))
-def test_the_order_of_the_nodes_does_not_matter(graph, mode, seed):
+@seeds
+def test_the_order_of_the_nodes_does_not_matter(seed):
+    graph, mode = rolled(seed)
     nodes = list(graph.graph_def.node)
     random.Random(seed).shuffle(nodes)
     shuffled = type(graph.graph_def)(node=nodes, versions=graph.graph_def.versions)
@@ -91,10 +83,9 @@ def test_a_broken_graph_is_refused_or_rewritten_correctly():
     kinds = set()
     mutations = set()
     for seed in range(250):
-        graph = random_graph(random.Random(seed).randrange)
+        graph, mode = rolled(seed)
         broken, how = mutated(graph.graph_def, random.Random(seed))
         if broken is not None:
-            mode = MODES[seed % len(MODES)]
             verdict = judge_malformed(broken, graph.preserve, mode, graph.knobs)
             assert not verdict.problem, f"seed {seed}, {how}: {verdict.kind}: {verdict.problem}"
             kinds.add(verdict.kind)

@@ -7,8 +7,6 @@ one line of the table. Rows are kept in a file. ``--table`` writes the committed
     python -m tests.truth --only 'loops/' --mode bfloat16 --way graph
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

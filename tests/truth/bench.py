@@ -25,9 +25,9 @@ def mean_square(values):
     return tf.reduce_mean(tf.square(values))
 
 
-def titles_of(*functions):
-    """The functions by their names, as people write them."""
-    return {function.__name__.strip("_").replace("_", " "): function for function in functions}
+def title_of(function):
+    """The name of a function as people write it."""
+    return function.__name__.strip("_").replace("_", " ")
 
 
 def by_name(names_of):
@@ -136,11 +136,38 @@ class Bench:
             value = tf.convert_to_tensor(value)
         self._notes.setdefault((case, name), []).append(np.asarray(value))
 
-    def note_gradients(self, case, gradients):
-        """Keeps the gradients that there are, by the names of what they are taken by."""
-        for name, gradient in gradients.items():
-            if gradient is not None:
-                self.note(case, f"gradient of {name}", gradient)
+    def note_all(self, case, results):
+        """Keeps the results that there are, by their names."""
+        for name, value in results.items():
+            if value is not None:
+                self.note(case, name, value)
+
+    def judge(self, python_function, make):
+        """Keeps what a function gives of three draws of its arguments: an output, or results by
+        name.
+        """
+        function = self.function(python_function)
+        for _ in range(3):
+            results = function(*make())
+            if not isinstance(results, dict):
+                results = {"output": results}
+            self.note_all("1", results)
+
+    def step(self, python_function, variables):
+        """A new ``tf.function`` that gives the results of a function, and the gradients of the one
+        that is called loss by its first argument and by variables.
+        """
+
+        @self.function
+        def step(x, *more):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                results = python_function(x, *more)
+            gradients = tape.gradient(results["loss"], {**variables, "x": x})
+            named = {f"gradient of {name}": value for name, value in gradients.items()}
+            return {**results, **named}
+
+        return step
 
     def values(self):
         """By case and name the draws of a tensor, one behind the other."""

@@ -1,17 +1,20 @@
 """All programs, by name: those of each module of ``programs/``.
 
-A new program is a function ``(w: Weights, x: tf.Tensor) -> Results`` in a module whose
-``programs()`` returns ``models_in(__name__)``, such as ``squares``. ``w`` makes its variables,
-``x`` has the shape (16, 32), and the results, with the scalar ``loss`` among them, are judged with
-the gradients of the loss. The function's name, with blanks, is that of the program; helpers begin
-with an underscore. What does not train on such an input is a :class:`~tests.truth.bench.Program`
-with a function of the bench, as in ``defects``. A new module needs a row of :data:`GROUPS`.
+A new program is a function ``(w, x)`` in one of these modules, such as ``squares``: ``w``, the
+:class:`~tests.truth.models.Weights`, makes its variables, ``x`` has the shape (16, 32), and the
+results, with the scalar ``loss`` among them, are judged with the gradients of the loss. What does
+not train on such an input is a function ``(bench)``, as in ``origins``. The function's name, with
+blanks, is that of the program; helpers begin with an underscore. More programs of a module come
+from its ``programs()``. A new module needs a row of :data:`GROUPS`.
 """
 
-from __future__ import annotations
-
+import functools
 import importlib
+import inspect
 import re
+
+from tests.truth import models
+from tests.truth.bench import Program, title_of
 
 #: Modules of ``programs/``; the order in which they run.
 GROUPS = (
@@ -57,4 +60,16 @@ def sample():
 
 
 def _programs_of(group):
-    return importlib.import_module(f"tests.truth.programs.{group}").programs()
+    module = importlib.import_module(f"tests.truth.programs.{group}")
+    not_by_xla = getattr(module, "NOT_BY_XLA", ())
+    for name, function in inspect.getmembers(module, inspect.isfunction):
+        if name.startswith("_") or function.__module__ != module.__name__:
+            continue
+        run = {"w, x": functools.partial(models.train, function), "bench": function}.get(
+            ", ".join(inspect.signature(function).parameters)
+        )
+        title = title_of(function)
+        if run is not None:
+            yield Program(f"{group}/{title}", run, compiled=title not in not_by_xla)
+    if hasattr(module, "programs"):
+        yield from module.programs()

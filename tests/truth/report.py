@@ -1,7 +1,5 @@
 """Reports the rows: a summary, and the table that is committed."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 

@@ -2,8 +2,6 @@
 a limit are.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

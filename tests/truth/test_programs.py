@@ -2,8 +2,6 @@
 limit is named.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

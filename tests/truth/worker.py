@@ -4,8 +4,6 @@
 those whose names stand on its stdin, without some rows of the painting's rules.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import logging
 import sys

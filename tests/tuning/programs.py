@@ -5,7 +5,6 @@ says they are.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from amp_tf.precision import Precision
 from amp_tf.tools import keeping
@@ -18,12 +17,12 @@ GOOD = 0.9
 BAD = 0.4
 
 
-def node(name: str, operations: float = 1e6, **more: Any) -> dict[str, Any]:
+def node(name, operations=1e6, **more):
     """A row of a report; ``layer`` is the path in Keras."""
     return {"name": name, "op": "MatMul", "precision": "bfloat16", "operations": operations, **more}
 
 
-def report(*paths: str) -> dict[str, Any]:
+def report(*paths):
     """Makes a report of layers: each has a product, its gradient, and an activation."""
     nodes = []
     for path in paths:
@@ -57,7 +56,7 @@ class Weak:
     runs: int = 0
     nothing: float = GOOD
 
-    def run(self, way: Way, patterns: tuple[str, ...]) -> Outcome:
+    def run(self, way, patterns):
         self.runs += 1
         if way is Way.FLOAT32:
             return Outcome(GOOD)
@@ -71,11 +70,11 @@ class Weak:
         share = 1 - len(kept) / max(1, len(nodes))
         return Outcome(value, share, 10.0, report=found)
 
-    def compare(self) -> Comparison | None:
+    def compare(self):
         return self.comparison
 
 
-def findings(*nodes: str) -> Comparison:
+def findings(*nodes):
     """What a comparison says that finds roundings at some nodes."""
     found = []
     for name in nodes:

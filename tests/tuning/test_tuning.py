@@ -1,7 +1,5 @@
 """The search for the layers that stay in float32: items, runs and the journal."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -15,7 +13,6 @@ from amp_tf.errors import AmpError, ConfigError
 from amp_tf.tools import keeping
 from amp_tf.tools.search import (
     Item,
-    Items,
     OutOfRunsError,
     find_items,
     find_nodes,
@@ -31,14 +28,20 @@ ACCURACY = Goal("accuracy", 0.01, is_loss=False)
 PATHS = tuple(f"m/{letter}/dense" for letter in "abcdefgh")
 
 
-def tuning(program: Weak, folder: Path, **settings) -> Tuning:
-    return Tuning(program, ACCURACY, Journal(folder / "runs", {"program": "weak"}), **settings)
+def tuned(program, folder, **settings):
+    journal = Journal(folder / "runs", {"program": "weak"})
+    return Tuning(program, ACCURACY, journal, **settings).for_accuracy()
+
+
+def weak_at_e():
+    """A program that needs one layer in float32, which its comparison finds."""
+    return Weak(PATHS, ("m/e/dense/MatMul",), findings("m/e/dense/MatMul"))
 
 
 def test_what_the_comparison_finds_is_kept_and_no_more(tmp_path):
     told = []
-    program = Weak(PATHS, ("m/e/dense/MatMul",), findings("m/e/dense/MatMul"))
-    found = tuning(program, tmp_path, progress=told.append).for_accuracy()
+    program = weak_at_e()
+    found = tuned(program, tmp_path, progress=told.append)
     assert told[:2] == ["run 1 of at most 40: float32", ""]
     assert "0 s a run, at most 0 s left" in told[-2]
     assert found.patterns == ("layer:m/e/dense$",)
@@ -52,7 +55,7 @@ def test_what_the_comparison_finds_is_kept_and_no_more(tmp_path):
 
 def test_a_model_that_is_good_in_mixed_precision_needs_four_runs_and_nothing_in_float32(tmp_path):
     program = Weak(PATHS, ())
-    found = tuning(program, tmp_path).for_accuracy()
+    found = tuned(program, tmp_path)
     assert found.patterns == ()
     assert program.runs == 4
     assert str(found) == (
@@ -69,7 +72,7 @@ def test_patterns_of_the_settings_are_in_every_run_and_in_the_file(tmp_path):
     given = ("layer:m/a/dense$",)
     program = Weak(PATHS, ("m/a/dense/MatMul", "m/e/dense/MatMul"), findings("m/e/dense/MatMul"))
     told = []
-    found = tuning(program, tmp_path, given=given, tell=told.append).for_accuracy()
+    found = tuned(program, tmp_path, given=given, tell=told.append)
     assert found.patterns == (*given, "layer:m/e/dense$")
     assert "run 4 of at most 40: nothing else in float32: accuracy 0.4" in told[4]
     shown = str(found)
@@ -86,7 +89,7 @@ def test_patterns_of_the_settings_are_in_every_run_and_in_the_file(tmp_path):
 
 def test_patterns_of_the_settings_that_suffice_are_the_result(tmp_path):
     given = ("layer:m/a/dense$",)
-    found = tuning(Weak(PATHS, ("m/a/dense/MatMul",)), tmp_path, given=given).for_accuracy()
+    found = tuned(Weak(PATHS, ("m/a/dense/MatMul",)), tmp_path, given=given)
     assert found.patterns == given
     assert found.runs == 4
     assert "1 layer or node stays in float32: accuracy 0.9, 87.5% of matmul" in str(found)
@@ -95,20 +98,20 @@ def test_patterns_of_the_settings_that_suffice_are_the_result(tmp_path):
 
 def test_an_interrupted_tuning_goes_on_where_it_was(tmp_path):
     program = Weak(PATHS, ("m/e/dense/MatMul",))
-    whole = tuning(Weak(PATHS, program.weak), tmp_path / "whole").for_accuracy()
+    whole = tuned(Weak(PATHS, program.weak), tmp_path / "whole")
     for most in range(5, whole.runs):
-        assert tuning(program, tmp_path, most_runs=most).for_accuracy().runs == most
-    found = tuning(program, tmp_path).for_accuracy()
+        assert tuned(program, tmp_path, most_runs=most).runs == most
+    found = tuned(program, tmp_path)
     assert found.patterns == whole.patterns
     assert program.runs == whole.runs
 
 
 def test_a_line_that_was_cut_off_or_damaged_is_a_run_that_was_not_made(tmp_path):
     program = Weak(PATHS, ("m/e/dense/MatMul",))
-    first = tuning(program, tmp_path).for_accuracy()
+    first = tuned(program, tmp_path)
     runs = tmp_path / "runs" / "runs.jsonl"
     runs.write_bytes(b"null\n\xff\n" + runs.read_bytes().rstrip()[:-5])
-    again = tuning(program, tmp_path).for_accuracy()
+    again = tuned(program, tmp_path)
     assert again.patterns == first.patterns
     assert program.runs == first.runs + 1
 
@@ -162,15 +165,15 @@ def test_a_run_that_failed_in_the_search_is_not_kept_and_its_last_words_neither(
 
     program.run = failing
     with pytest.raises(AmpError, match=r"left no report \(the password is 1234\)"):
-        tuning(program, tmp_path).for_accuracy()
+        tuned(program, tmp_path)
     kept = (tmp_path / "runs" / "runs.jsonl").read_text()
     assert "float32/2" in kept
     assert "1234" not in kept
     program.run = reporting_nothing
     with pytest.raises(AmpError, match="left no report"):
-        tuning(program, tmp_path).for_accuracy()
+        tuned(program, tmp_path)
     program.run = original
-    found = tuning(program, tmp_path).for_accuracy()
+    found = tuned(program, tmp_path)
     assert found.runs == program.runs - 1  # the one without a report
     assert found.patterns is not None
 
@@ -188,8 +191,8 @@ def test_two_tunings_in_one_folder_do_not_meet(tmp_path):
 
 
 def test_a_file_says_what_was_measured_and_when_and_is_read_as_it_was_written(tmp_path):
-    program = Weak(PATHS, ("m/e/dense/MatMul",), findings("m/e/dense/MatMul"))
-    found = tuning(program, tmp_path).for_accuracy()
+    program = weak_at_e()
+    found = tuned(program, tmp_path)
     file = tmp_path / "keep.txt"
     found.write(file)
     text = re.sub(r"\d{4}-\d\d-\d\d", "DATE", file.read_text())
@@ -220,9 +223,9 @@ def test_words_of_several_lines_are_one_comment(tmp_path):
 def test_where_amp_tf_alone_changes_the_metric_it_stops(tmp_path):
     why = r"^with amp_tf on and nothing in 16 bit, the run is not good \(accuracy 0.5"
     with pytest.raises(AmpError, match=why):
-        tuning(Weak(PATHS, (), nothing=0.5), tmp_path).for_accuracy()
+        tuned(Weak(PATHS, (), nothing=0.5), tmp_path)
     mended = Weak(PATHS, ())
-    assert tuning(mended, tmp_path).for_accuracy().runs == 4
+    assert tuned(mended, tmp_path).runs == 4
     assert mended.runs == 2
 
 
@@ -238,18 +241,18 @@ def test_where_float32_has_no_metric_it_stops_and_the_run_is_made_again(outcome,
     program = Weak(PATHS, ())
     program.run = lambda way, patterns: outcome
     with pytest.raises(AmpError, match=rf"^there is no accuracy in float32 \({why}\)"):
-        tuning(program, tmp_path).for_accuracy()
-    assert tuning(Weak(PATHS, ()), tmp_path).for_accuracy().runs == 4
+        tuned(program, tmp_path)
+    assert tuned(Weak(PATHS, ()), tmp_path).runs == 4
 
 
 def test_where_nothing_is_converted_it_stops(tmp_path):
     with pytest.raises(ConfigError, match="nothing is converted, so there is nothing to tune"):
-        tuning(Weak((), ()), tmp_path).for_accuracy()
+        tuned(Weak((), ()), tmp_path)
     Journal(tmp_path / "runs", {"program": "weak", "precision": "bfloat16"})  # the mended command
 
 
 def test_within_too_few_runs_the_best_set_is_written_and_said_not_to_be_minimal(tmp_path):
-    found = tuning(Weak(PATHS, ("m/d/dense/MatMul",)), tmp_path, most_runs=7).for_accuracy()
+    found = tuned(Weak(PATHS, ("m/d/dense/MatMul",)), tmp_path, most_runs=7)
     assert found.patterns is not None
     assert "whether less suffices is not known" in str(found)
 
@@ -351,16 +354,16 @@ def test_then_comes_most_local_error_for_each_operation():
     assert [item.name for item in rank(find_items(graph), [], errors)] == ["m/a", "m/b", "m/c"]
 
 
-def leaf(name: str, operations: float = 1.0) -> Item:
+def leaf(name, operations=1.0):
     return Item(name, (name,), operations)
 
 
-def whole(name: str, parts: Items) -> Item:
+def whole(name, parts):
     patterns = itertools.chain(*(part.patterns for part in parts))
     return Item(name, tuple(patterns), sum(part.operations for part in parts), parts)
 
 
-def leaves(items: Items) -> set[str]:
+def leaves(items):
     found = set()
     for item in items:
         if item.parts:
@@ -373,11 +376,11 @@ def leaves(items: Items) -> set[str]:
 class Asked:
     """Answers whether a set holds all leaves that are needed; counts the sets."""
 
-    def __init__(self, needed: set[str], most: int = 10_000) -> None:
+    def __init__(self, needed, most=10_000):
         self.needed, self.most = needed, most
-        self.known: dict[frozenset[str], bool] = {}
+        self.known = {}
 
-    def __call__(self, items: Items) -> bool:
+    def __call__(self, items):
         key = frozenset(leaves(items))
         if key not in self.known:
             if len(self.known) >= self.most:

@@ -58,19 +58,12 @@ def _clip(x):
     return tf.clip_by_value(x, -1.0, 1.0)
 
 
+_OF_MATH = """abs negative square sin cos tanh sigmoid erf atan sign round softplus softsign
+    expm1"""
+_OF_NN = "relu relu6 elu selu silu gelu leaky_relu"
 ELEMENTWISE = {
-    **{
-        name: getattr(tf.math, name)
-        for name in ("abs", "negative", "square", "sin", "cos", "tanh", "sigmoid", "erf")
-    },
-    **{
-        name: getattr(tf.math, name)
-        for name in ("atan", "sign", "round", "softplus", "softsign", "expm1")
-    },
-    **{
-        name: getattr(tf.nn, name)
-        for name in ("relu", "relu6", "elu", "selu", "silu", "gelu", "leaky_relu")
-    },
+    **{name: getattr(tf.math, name) for name in _OF_MATH.split()},
+    **{name: getattr(tf.nn, name) for name in _OF_NN.split()},
     "stop_gradient": tf.stop_gradient,
     "exp of a bounded value": _exp_of_bounded,
     "log1p of the absolute": _log1p_of_absolute,
@@ -165,9 +158,8 @@ REDUCTIONS = {
 
 
 def _turn(x):
-    matrices = tf.reshape(x, (ROWS, 4, 4))
-    turned = tf.transpose(matrices, (0, 2, 1))
-    return tf.reshape(turned, (ROWS, WIDTH))
+    turned = tf.transpose(matrices(x), (0, 2, 1))
+    return flat(turned)
 
 
 def _flip(x):
@@ -252,17 +244,13 @@ def _product_of_rows(x, y):
 
 
 def _product_of_batches(x, y):
-    left = tf.reshape(x, (ROWS, 4, 4))
-    right = tf.reshape(y, (ROWS, 4, 4))
-    product = tf.matmul(left, right)
-    return tf.reshape(product, (ROWS, WIDTH))
+    product = tf.matmul(matrices(x), matrices(y))
+    return flat(product)
 
 
 def _product_by_einsum(x, y):
-    left = tf.reshape(x, (ROWS, 4, 4))
-    right = tf.reshape(y, (ROWS, 4, 4))
-    product = tf.einsum("bij,bkj->bik", left, right)
-    return tf.reshape(product, (ROWS, WIDTH))
+    product = tf.einsum("bij,bkj->bik", matrices(x), matrices(y))
+    return flat(product)
 
 
 def _attention(x, y):
@@ -290,7 +278,7 @@ def _transposed(x, w):
 def _dense_by_einsum(x, w):
     groups = tf.reshape(x, GROUPS)
     product = tf.einsum("abc,cd->abd", groups, w)
-    return tf.reshape(product, (ROWS, WIDTH))
+    return flat(product)
 
 
 def _convolution(x, w):
@@ -321,6 +309,10 @@ def full(x):
 
 def images(x):
     return tf.reshape(full(x), IMAGES)
+
+
+def matrices(x):
+    return tf.reshape(x, (ROWS, 4, 4))
 
 
 def flat(x):

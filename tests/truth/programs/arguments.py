@@ -5,8 +5,6 @@ A row is a shape, and what follows ``h``, a float32 tensor of that shape which a
 computed; or, in place of that, a call that gets ``h``.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 

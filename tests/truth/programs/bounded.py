@@ -1,21 +1,10 @@
 """A bounded function of a product and a parameter, of which a difference is taken."""
 
-from __future__ import annotations
-
 import math
 
 import tensorflow as tf
 
-from tests.truth.bench import mean_square
-from tests.truth.programs.practice import models_in
-
-
-def programs():
-    return models_in(__name__)
-
-
-def _missed(output, target, **more):
-    return {"loss": mean_square(output - target), "output": output, **more}
+from tests.truth.models import ended
 
 
 def boxes_by_inverse_sigmoids(w, x):
@@ -29,7 +18,7 @@ def boxes_by_inverse_sigmoids(w, x):
     upper = centres + 0.5 * sizes
     corners = tf.concat([lower, upper], 1)
     moved = 1333.0 * (boxes - tf.sigmoid(anchors))
-    return _missed(moved, 1.0, corners=corners)
+    return ended(moved, 1.0, corners=corners)
 
 
 def coordinates_in_pixels(w, x):
@@ -38,7 +27,7 @@ def coordinates_in_pixels(w, x):
     steps = 0.02 * w.perceptron(x, 2, "net")
     points = 512.0 * (1.0 + tf.tanh(grid + steps))
     start = 512.0 * (1.0 + tf.tanh(grid))
-    return _missed(points - start, 3.0)
+    return ended(points - start, 3.0)
 
 
 def squashed_actions(w, x):
@@ -51,7 +40,7 @@ def squashed_actions(w, x):
     likelihoods = normal - tf.math.log(slopes + 1e-6)
     jerk = 100.0 * (actions[1:] - actions[:-1])
     likelihood = tf.reduce_sum(likelihoods, 1)
-    return _missed(jerk, 0.0, likelihood=likelihood)
+    return ended(jerk, 0.0, likelihood=likelihood)
 
 
 def phases_by_tanh(w, x):
@@ -60,7 +49,7 @@ def phases_by_tanh(w, x):
     unbounded = steps + w.bias("phases", 4, 0.5)
     phases = math.pi * tf.tanh(unbounded)
     turns = phases[1:] - phases[:-1]
-    return _missed(20.0 * turns, 1.0)
+    return ended(20.0 * turns, 1.0)
 
 
 def clipped_moves(w, x):
@@ -69,7 +58,7 @@ def clipped_moves(w, x):
     steps = 0.1 * w.perceptron(x, 4, "net")
     clipped = tf.clip_by_value(steps + places, 11.9, 12.1)
     moves = clipped - places
-    return _missed(10.0 * moves, 1.0)
+    return ended(10.0 * moves, 1.0)
 
 
 def softsign_controls(w, x):
@@ -77,7 +66,7 @@ def softsign_controls(w, x):
     steps = 0.1 * w.perceptron(x, 4, "net")
     controls = tf.nn.softsign(held + steps)
     moves = controls - tf.nn.softsign(held)
-    return _missed(100.0 * moves, 1.0)
+    return ended(100.0 * moves, 1.0)
 
 
 def chances_between_bounds(w, x):
@@ -86,7 +75,7 @@ def chances_between_bounds(w, x):
     upper = tf.math.erf(places + 1 / 64)
     lower = tf.math.erf(places - 1 / 64)
     chances = 0.5 * (upper - lower)
-    return _missed(100.0 * chances, 1.0)
+    return ended(100.0 * chances, 1.0)
 
 
 def logistic_mixture(w, x):

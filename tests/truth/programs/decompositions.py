@@ -3,16 +3,10 @@
 Values that products compute from data alone near a decomposition are as in float32.
 """
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from tests.truth.bench import mean_square
-from tests.truth.programs.practice import models_in
-
-
-def programs():
-    return models_in(__name__)
+from tests.truth.models import explained_and_volume, halves
 
 
 def _features(w, x, size, name="net"):
@@ -29,7 +23,7 @@ def _data(x, size, first=0):
 def _covariance(values):
     centred = values - tf.reduce_mean(values, -2, keepdims=True)
     count = tf.cast(tf.shape(values)[-2], tf.float32)
-    return tf.matmul(centred, centred, transpose_a=True) / count
+    return _gram(centred) / count
 
 
 def _inverse_root(matrix, floor):
@@ -37,6 +31,11 @@ def _inverse_root(matrix, floor):
     values, vectors = tf.linalg.eigh(regular)
     scaled = vectors * tf.math.rsqrt(values)[..., None, :]
     return tf.matmul(scaled, vectors, transpose_b=True)
+
+
+def _gram(values, other=None):
+    """The products of columns with columns."""
+    return tf.matmul(values, values if other is None else other, transpose_a=True)
 
 
 def _squared_distances(first, second):
@@ -54,9 +53,8 @@ def _fit(prediction, x, name="output"):
 
 def ridge_by_cholesky(w, x):
     features = _data(x, 8)
-    products = tf.matmul(features, features, transpose_a=True)
-    gram = products + 0.01 * tf.eye(8)
-    right = tf.matmul(features, x[:, 16:18], transpose_a=True)
+    gram = _gram(features) + 0.01 * tf.eye(8)
+    right = _gram(features, x[:, 16:18])
     factor = tf.linalg.cholesky(gram)
     solution = tf.linalg.cholesky_solve(factor, right)
     return _fit(tf.matmul(features, solution), x, "untouched output")
@@ -74,8 +72,8 @@ def normal_equations_by_solve(w, x):
 
 def least_squares_of_a_gram_matrix(w, x):
     features = _data(x, 6)
-    gram = tf.matmul(features, features, transpose_a=True) / 16.0
-    right = tf.matmul(features, x[:, 16:18], transpose_a=True) / 16.0
+    gram = _gram(features) / 16.0
+    right = _gram(features, x[:, 16:18]) / 16.0
     solution = tf.linalg.lstsq(gram, right, l2_regularizer=1e-3)
     return _fit(tf.matmul(features, solution), x, "untouched output")
 
@@ -98,7 +96,7 @@ def canonical_correlation(w, x):
     second = _data(x, 4, 2)
     first_centred = first - tf.reduce_mean(first, 0)
     second_centred = second - tf.reduce_mean(second, 0)
-    across = tf.matmul(first_centred, second_centred, transpose_a=True)
+    across = _gram(first_centred, second_centred)
     left, right = (_inverse_root(_covariance(view), 1e-3) for view in (first, second))
     whitened = tf.matmul(left, across / 16.0)
     correlations = tf.matmul(whitened, right)
@@ -152,11 +150,7 @@ def marginal_likelihood(w, x):
     places = _features(w, x, 4)
     products = tf.matmul(places, places, transpose_b=True)
     kernel = products + 0.02 * tf.eye(16)
-    factor = tf.linalg.cholesky(kernel)
-    solved = tf.linalg.triangular_solve(factor, x[:, :1])
-    diagonal = tf.linalg.diag_part(factor)
-    volume = tf.reduce_sum(tf.math.log(diagonal))
-    explained = 0.5 * tf.reduce_sum(tf.square(solved))
+    explained, volume = explained_and_volume(kernel, x[:, :1])
     return {"loss": explained + volume, "metric": volume}
 
 
@@ -220,9 +214,8 @@ def levenberg_marquardt(w, x):
         missed = heights - curve
         slope_of_rate = -guess[0] * places * decay
         slopes = tf.stack([decay, slope_of_rate, tf.ones([16])], 1)
-        products = tf.matmul(slopes, slopes, transpose_a=True)
-        normal = products + 0.01 * tf.eye(3)
-        right = tf.matmul(slopes, missed[:, None], transpose_a=True)
+        normal = _gram(slopes) + 0.01 * tf.eye(3)
+        right = _gram(slopes, missed[:, None])
         step = tf.linalg.solve(normal, right)
         guess += step[:, 0]
     return {"loss": mean_square(missed), "output": guess}
@@ -231,8 +224,7 @@ def levenberg_marquardt(w, x):
 def fisher_discriminant(w, x):
     """The direction in which two classes are apart, by the inverse of the scatter within them."""
     features = _data(x, 5)
-    first = features[:8]
-    second = features[8:]
+    first, second = halves(features)
     within = _covariance(first) + _covariance(second) + 1e-3 * tf.eye(5)
     apart = tf.reduce_mean(first, 0) - tf.reduce_mean(second, 0)
     inverse = tf.linalg.inv(within)

@@ -6,8 +6,6 @@ value on its way from the product to a function is turned into its domain where 
 values for logarithms), which is found by trying.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 
@@ -119,28 +117,20 @@ def _between_products(shape, call, bench):
     example = parts(call(trial))
     width = sum(part.shape.num_elements() for part in example)
     after = bench.weight(width, _RESULTS, name="after")
-    names = [f"result {number}" for number in range(len(example))]
-    names += ["output", "loss"]
-    variables = [before, after]
 
-    @bench.function
-    def step(x, target):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            h = tf.reshape(tf.matmul(x, before), shape)
-            result = parts(call(h))
-            y = tf.matmul(flat(result), after)
-            loss = mean_square(y - target)
-        gradients = tape.gradient(loss, [x, *variables]) if has_gradient else []
-        return [*result, y, loss, *gradients]
+    def forward(x, target):
+        h = tf.reshape(tf.matmul(x, before), shape)
+        result = parts(call(h))
+        y = tf.matmul(flat(result), after)
+        results = {f"result {number}": part for number, part in enumerate(result)}
+        return {**results, "output": y, "loss": mean_square(y - target)}
 
-    has_gradient = _works(call, trial)
-    if has_gradient:
-        names += ["gradient of x", "gradient of before", "gradient of after"]
+    step = bench.function(forward)
+    if _works(call, trial):
+        step = bench.step(forward, {"before": before, "after": after})
     for case in (*SCALES, *ODD):
         for _ in range(_DRAWS):
             x = bench.case(case, shape[0], _WIDTH)
             target = bench.normal(1, _RESULTS)
             with bench.attempt():
-                for name, value in zip(names, step(x, target), strict=True):
-                    bench.note(case, name, value)
+                bench.note_all(case, step(x, target))

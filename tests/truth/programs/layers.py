@@ -1,12 +1,9 @@
 """Every layer of Keras 3 between two dense layers: forward, and the gradient of every variable."""
 
-from __future__ import annotations
-
 import functools
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from tests.truth.bench import Program, by_name, in_a_quarter, mean_square, public_classes
 
@@ -190,25 +187,17 @@ def _layer(name, bench):
     shape = shape_of(name)
     start = [bench.given(weight) for weight in model.get_weights()]
 
-    @bench.function
-    def step(x, target):
-        variables = {_path(variable): variable for variable in model.trainable_variables}
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = model(x, training=True)
-            loss = mean_square(y - target) + sum(model.losses)
-        gradients = tape.gradient(loss, {"x": x, **variables})
-        return y, loss, gradients
+    def trained(x, target):
+        y = model(x, training=True)
+        return {"output": y, "loss": mean_square(y - target) + sum(model.losses)}
 
+    step = bench.step(trained, {_path(each): each for each in model.trainable_variables})
     for case in CASES:
         for _ in range(_DRAWS):
             model.set_weights([np.asarray(value) for value in start])
             x = bench.case(case, _BATCH, *shape)
             target = bench.normal(_BATCH, _RESULTS)
-            output, loss, gradients = step(x, target)
-            bench.note(case, "output", output)
-            bench.note(case, "loss", loss)
-            bench.note_gradients(case, gradients)
+            bench.note_all(case, step(x, target))
             for variable in model.non_trainable_variables:
                 if "float" in variable.dtype:
                     bench.note(case, f"state {_path(variable)}", variable.numpy())

@@ -2,13 +2,11 @@
 given.
 """
 
-from __future__ import annotations
-
 import functools
 
 import tensorflow as tf
 
-from tests.truth.bench import Program, mean_square, titles_of
+from tests.truth.bench import Program, mean_square, title_of
 
 _TURNS = 200
 _CASES = ("1", "1e-3", "1e3", "zeros", "equal rows")
@@ -109,7 +107,7 @@ def _maximum_in_branch(x, w):
     return tf.matmul(x, w.second)
 
 
-BODIES = titles_of(
+BODIES = (
     _descent_inside,
     _vectorized_map,
     _gated,
@@ -123,7 +121,8 @@ BODIES = titles_of(
 
 
 def programs():
-    for name, body in BODIES.items():
+    for body in BODIES:
+        name = title_of(body)
         run = functools.partial(_loop, body)
         yield Program(f"loops/{name}", run, compiled=name != "vectorized map")
 
@@ -138,17 +137,12 @@ def _loop(body, bench):
     def run(x):
         return forward(x, weights)
 
-    @bench.function
-    def step(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            loss = mean_square(forward(x, weights) - target)
-        return loss, tape.gradient(loss, {"x": x, "first": weights.first, "second": weights.second})
+    def trained(x):
+        return {"loss": mean_square(forward(x, weights) - target)}
 
+    step = bench.step(trained, {"first": weights.first, "second": weights.second})
     for case in _CASES:
         for _ in range(_DRAWS):
             x = bench.case(case, *_SHAPE)
             bench.note(case, "output 0", run(x))
-            loss, gradients = step(x)
-            bench.note(case, "loss", loss)
-            bench.note_gradients(case, gradients)
+            bench.note_all(case, step(x))

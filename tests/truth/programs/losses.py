@@ -1,7 +1,5 @@
 """Every loss of Keras 3, on the result of a product."""
 
-from __future__ import annotations
-
 import functools
 
 import keras

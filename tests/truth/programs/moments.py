@@ -1,15 +1,6 @@
 """Differences of moments: a mean of squares less the square of a mean, by hand."""
 
-from __future__ import annotations
-
 import tensorflow as tf
-
-from tests.truth.bench import mean_square
-from tests.truth.programs.practice import models_in
-
-
-def programs():
-    return models_in(__name__)
 
 
 def _far_from_zero(w, x, size, name):
@@ -19,10 +10,16 @@ def _far_from_zero(w, x, size, name):
     return tf.matmul(shifted, weights)
 
 
-def _ended(w, y, **more):
-    output = w.dense(y, 4, "out")
-    loss = mean_square(output - 0.3)
-    return {"loss": loss, "output": output, **more}
+def _filtered_images(w, x):
+    """Returns images of eight channels by positive filters."""
+    images = tf.reshape(0.2 * x + 1.0, [8, 8, 8, 1])
+    filters = tf.abs(w("filter", 3, 3, 1, 8))
+    return tf.nn.conv2d(images, filters, 1, "VALID")
+
+
+def _two_views(w, x, size):
+    other_view = x + 0.5 * x[:, ::-1]
+    return _far_from_zero(w, x, size, "a"), _far_from_zero(w, other_view, size, "b")
 
 
 def batch_norm_by_hand(w, x):
@@ -31,18 +28,15 @@ def batch_norm_by_hand(w, x):
     variance = tf.reduce_mean(tf.square(y), 0) - tf.square(mean)
     normed = (y - mean) * tf.math.rsqrt(variance + 1e-3)
     scaled = normed * w.bias("gamma", 16, 1.0)
-    return _ended(w, scaled + w.bias("beta", 16), variance=variance)
+    return w.last(scaled + w.bias("beta", 16), variance=variance)
 
 
 def group_norm_of_images(w, x):
-    images = tf.reshape(0.2 * x + 1.0, [8, 8, 8, 1])
-    filters = tf.abs(w("filter", 3, 3, 1, 8))
-    filtered = tf.nn.conv2d(images, filters, 1, "VALID")
-    y = tf.reshape(filtered, [8, 36, 2, 4])
+    y = tf.reshape(_filtered_images(w, x), [8, 36, 2, 4])
     mean = tf.reduce_mean(y, [1, 3], keepdims=True)
     variance = tf.reduce_mean(y * y, [1, 3], keepdims=True) - mean * mean
     normed = (y - mean) / tf.sqrt(variance + 1e-5)
-    return _ended(w, tf.reshape(normed, [8, 288]), variance=variance)
+    return w.last(tf.reshape(normed, [8, 288]), variance=variance)
 
 
 def running_second_moments(w, x):
@@ -54,7 +48,7 @@ def running_second_moments(w, x):
     second = kept + 0.1 * tf.reduce_mean(y**2, 0)
     variance = tf.maximum(second - first**2, 1e-2)
     deviation = tf.sqrt(variance)
-    return _ended(w, (y - first) / deviation, deviation=deviation)
+    return w.last((y - first) / deviation, deviation=deviation)
 
 
 def statistics_that_attention_weighs(w, x):
@@ -69,14 +63,12 @@ def statistics_that_attention_weighs(w, x):
     variance = tf.maximum(square - tf.square(mean), 1e-4)
     deviation = tf.sqrt(variance)
     pooled = tf.concat([mean - 4.5, deviation], 1)
-    return _ended(w, pooled, deviation=deviation)
+    return w.last(pooled, deviation=deviation)
 
 
 def correlation_of_two_views(w, x):
     """E[ab] - E[a] E[b], by the deviations of both."""
-    a = _far_from_zero(w, x, 8, "a")
-    other_view = x + 0.5 * x[:, ::-1]
-    b = _far_from_zero(w, other_view, 8, "b")
+    a, b = _two_views(w, x, 8)
     mean_product = tf.reduce_mean(a * b, 0)
     covariance = mean_product - tf.reduce_mean(a, 0) * tf.reduce_mean(b, 0)
     mean_square_of_a = tf.reduce_mean(a * a, 0)
@@ -84,42 +76,36 @@ def correlation_of_two_views(w, x):
     mean_square_of_b = tf.reduce_mean(b * b, 0)
     variance_of_b = mean_square_of_b - tf.reduce_mean(b, 0) ** 2
     correlation = covariance * tf.math.rsqrt(variance_of_a * variance_of_b)
-    return _ended(w, correlation[None], correlation=correlation)
+    return w.last(correlation[None], correlation=correlation)
 
 
 def sums_in_place_of_means(w, x):
     """Pearson's correlation of two rows, by five sums."""
-    a = _far_from_zero(w, x, 24, "a")
-    other_view = x + 0.5 * x[:, ::-1]
-    b = _far_from_zero(w, other_view, 24, "b")
+    a, b = _two_views(w, x, 24)
     sums = [tf.reduce_sum(each, 1) for each in (a, b, a * b, a * a, b * b)]
     sum_a, sum_b, sum_ab, sum_aa, sum_bb = sums
     above = 24.0 * sum_ab - sum_a * sum_b
     spread_of_a = 24.0 * sum_aa - sum_a**2
     spread_of_b = 24.0 * sum_bb - sum_b**2
     correlation = above / tf.sqrt(spread_of_a * spread_of_b)
-    return _ended(w, correlation[:, None], correlation=correlation)
+    return w.last(correlation[:, None], correlation=correlation)
 
 
 def contrast_of_windows(w, x):
     """The deviation of the pixels in windows, as in local normalization."""
-    images = tf.reshape(0.2 * x + 1.0, [8, 8, 8, 1])
-    filters = tf.abs(w("filter", 3, 3, 1, 8))
-    y = tf.nn.conv2d(images, filters, 1, "VALID")
+    y = _filtered_images(w, x)
     mean = tf.nn.avg_pool2d(y, 3, 1, "VALID")
     square = tf.nn.avg_pool2d(tf.square(y), 3, 1, "VALID")
     variance = square - tf.square(mean)
     deviation = tf.sqrt(tf.nn.relu(variance) + 1e-4)
     centred = y[:, 1:-1, 1:-1] - mean
     normed = centred / deviation
-    return _ended(w, tf.reshape(normed, [8, 128]), deviation=deviation)
+    return w.last(tf.reshape(normed, [8, 128]), deviation=deviation)
 
 
 def contrast_by_a_filter(w, x):
     """The same, where each channel is filtered by itself."""
-    images = tf.reshape(0.2 * x + 1.0, [8, 8, 8, 1])
-    filters = tf.abs(w("filter", 3, 3, 1, 8))
-    y = tf.nn.conv2d(images, filters, 1, "VALID")
+    y = _filtered_images(w, x)
     window = tf.ones([3, 3, 8, 1]) / 9.0
     mean, square = (
         tf.nn.depthwise_conv2d(each, window, [1, 1, 1, 1], "VALID") for each in (y, y * y)
@@ -127,7 +113,7 @@ def contrast_by_a_filter(w, x):
     variance = tf.nn.relu(square - mean * mean)
     deviation = tf.sqrt(variance + 1e-4)
     features = tf.reshape(deviation, [8, 128])
-    return _ended(w, features, deviation=deviation)
+    return w.last(features, deviation=deviation)
 
 
 def spread_of_returns(w, x):
@@ -138,14 +124,14 @@ def spread_of_returns(w, x):
     mean = tf.reduce_sum(chances * atoms, 1)
     square = tf.reduce_sum(chances * atoms**2, 1)
     variance = square - mean**2
-    return _ended(w, variance[:, None], variance=variance)
+    return w.last(variance[:, None], variance=variance)
 
 
 def third_moments(w, x):
     y = _far_from_zero(w, x, 16, "net")
     first, second, third = (tf.reduce_mean(power, 0) for power in (y, y * y, y * y * y))
     skewness = third - 3.0 * first * second + 2.0 * first**3
-    return _ended(w, skewness[None], skewness=skewness)
+    return w.last(skewness[None], skewness=skewness)
 
 
 def interactions_of_factors(w, x):
@@ -154,4 +140,4 @@ def interactions_of_factors(w, x):
     factors = tf.reshape(y, [16, 8, 8])
     square_of_sum = tf.square(tf.reduce_sum(factors, 1))
     pairs = square_of_sum - tf.reduce_sum(tf.square(factors), 1)
-    return _ended(w, 0.01 * pairs, pairs=pairs)
+    return w.last(0.01 * pairs, pairs=pairs)

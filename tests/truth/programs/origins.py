@@ -2,38 +2,11 @@
 network adds a little.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import tensorflow as tf
 
-from tests.truth.bench import Program, mean_square, titles_of
-
-_DRAWS = 3
-
-
-def programs():
-    functions = titles_of(
-        _moved_positions,
-        _times_beside_features,
-        _carrier_phase,
-        _fraction,
-        _two_stored_steps,
-        _average_over_steps,
-        _survival,
-        _residual_before_norm,
-    )
-    for title, what in functions.items():
-        yield Program(f"origins/{title}", what)
-
-
-def _judge(bench, run, make):
-    """Notes what a function gives, and a function of those of its results that are named."""
-    function = bench.function(run)
-    for _ in range(_DRAWS):
-        for name, value in function(*make()).items():
-            bench.note("1", name, value)
+from tests.truth.bench import mean_square
 
 
 class _Mlp:
@@ -52,7 +25,7 @@ class _Mlp:
         return x
 
 
-def _moved_positions(bench):
+def moved_positions(bench):
     """Particles 5 km from the origin, moved by a network; their distances go into the next one."""
     move = _Mlp(bench, 8, 16, 3)
     energy = _Mlp(bench, 3, 16, 1)
@@ -66,10 +39,10 @@ def _moved_positions(bench):
             loss = mean_square(out)
         return {"output": out, "gradient": tape.gradient(loss, move.weights[0])}
 
-    _judge(bench, run, lambda: (5000 + bench.normal(12, 3), bench.normal(12, 8)))
+    bench.judge(run, lambda: (5000 + bench.normal(12, 3), bench.normal(12, 8)))
 
 
-def _times_beside_features(bench):
+def times_beside_features(bench):
     embed = _Mlp(bench, 8, 7)
     out = _Mlp(bench, 8, 16, 2)
 
@@ -85,10 +58,10 @@ def _times_beside_features(bench):
         gaps = tf.random.stateless_uniform((64, 1), (1, 3)).numpy()
         return bench.given(1000 + gaps.cumsum(0)), bench.normal(64, 8)
 
-    _judge(bench, run, make)
+    bench.judge(run, make)
 
 
-def _carrier_phase(bench):
+def carrier_phase(bench):
     offset = _Mlp(bench, 8, 16, 4)
     out = _Mlp(bench, 4, 2)
 
@@ -96,10 +69,10 @@ def _carrier_phase(bench):
         waves = tf.sin(phase + offset(features))
         return {"output": out(waves)}
 
-    _judge(bench, run, lambda: (bench.normal(32, 4, scale=2000.0), bench.normal(32, 8)))
+    bench.judge(run, lambda: (bench.normal(32, 4, scale=2000.0), bench.normal(32, 8)))
 
 
-def _fraction(bench):
+def fraction(bench):
     first = _Mlp(bench, 8, 32)
     out = _Mlp(bench, 32, 2)
 
@@ -108,10 +81,10 @@ def _fraction(bench):
         fraction = y - tf.floor(y)
         return {"output": out(fraction)}
 
-    _judge(bench, run, lambda: (bench.normal(32, 8),))
+    bench.judge(run, lambda: (bench.normal(32, 8),))
 
 
-def _two_stored_steps(bench):
+def two_stored_steps(bench):
     net = _Mlp(bench, 8, 16, 2)
     variables = [*net.weights, *net.biases]
     start = [tf.identity(variable) for variable in variables]
@@ -126,10 +99,10 @@ def _two_stored_steps(bench):
         moves = [now - before for now, before in zip(variables, start, strict=True)]
         return {f"moved {number}": move for number, move in enumerate(moves)}
 
-    _judge(bench, run, lambda: (bench.normal(32, 8), bench.normal(32, 2)))
+    bench.judge(run, lambda: (bench.normal(32, 8), bench.normal(32, 2)))
 
 
-def _average_over_steps(bench):
+def average_over_steps(bench):
     """A slow running average, which the next layer gets as soon as it is stored; after a hundred
     calls.
     """
@@ -151,7 +124,7 @@ def _average_over_steps(bench):
     bench.note("1", "average", average)
 
 
-def _survival(bench):
+def survival(bench):
     """Survival over a hundred periods, of which each has a small hazard; what is left is discounted
     by a product.
     """
@@ -163,10 +136,10 @@ def _survival(bench):
         survival = tf.math.cumprod(1.0 - hazard, 1)
         return {"output": out(1.0 - survival)}
 
-    _judge(bench, run, lambda: (bench.normal(32, 8),))
+    bench.judge(run, lambda: (bench.normal(32, 8),))
 
 
-def _residual_before_norm(bench):
+def residual_before_norm(bench):
     """Three branches of 30,000 each are beyond float16 together; the norm that follows takes that
     away.
     """
@@ -179,4 +152,4 @@ def _residual_before_norm(bench):
         h *= tf.math.rsqrt(squares + 1e-6)
         return {"output": out(h)}
 
-    _judge(bench, run, lambda: (bench.normal(32, 8, scale=1.5e4),))
+    bench.judge(run, lambda: (bench.normal(32, 8, scale=1.5e4),))

@@ -3,95 +3,12 @@
 None of them was looked at when a rule was made: they only judge.
 """
 
-from __future__ import annotations
-
-import functools
-import inspect
 import math
-import sys
 
 import tensorflow as tf
 
-from tests.truth.bench import Program, mean_square
-
-_DRAWS = 3
-_ROWS = 16
-_WIDTH = 32
-
-
-class Weights:
-    """Variables by name, made where they are first asked for."""
-
-    def __init__(self, bench):
-        self._bench = bench
-        self.variables = {}
-
-    def __call__(self, name, *shape):
-        if name not in self.variables:
-            self.variables[name] = self._bench.weight(*shape, name=name)
-        return self.variables[name]
-
-    def bias(self, name, size, start=0.0):
-        if name not in self.variables:
-            values = self._bench.normal(size, scale=0.1) + start
-            self.variables[name] = tf.Variable(values, name=name)
-        return self.variables[name]
-
-    def dense(self, x, size, name):
-        """A product and a bias, over the last axis."""
-        kernel = self(f"{name}/kernel", x.shape[-1], size)
-        product = tf.tensordot(x, kernel, 1)
-        return product + self.bias(f"{name}/bias", size)
-
-    def convolution(self, x, channels, name, size=3):
-        filters = self(f"{name}/filter", size, size, x.shape[-1], channels)
-        return tf.nn.conv2d(x, filters, 1, "SAME")
-
-    def perceptron(self, x, size, name, activation=tf.nn.gelu):
-        """Two dense layers."""
-        width = 2 * x.shape[-1]
-        hidden = activation(self.dense(x, width, f"{name}/in"))
-        return self.dense(hidden, size, f"{name}/out")
-
-
-def programs():
-    return models_in(__name__)
-
-
-def models_in(module):
-    """A program for each function of a module that takes weights and inputs: it trains that
-    model.
-    """
-    group = module.rpartition(".")[-1]
-    found = sys.modules[module]
-    for name, model in inspect.getmembers(found, inspect.isfunction):
-        parameters = [*inspect.signature(model).parameters]
-        if parameters == ["w", "x"] and not name.startswith("_"):
-            yield Program(f"{group}/{name.replace('_', ' ')}", functools.partial(_train, model))
-
-
-def _train(model, bench):
-    """Trains a model once: its results, its loss, and the gradients are outputs."""
-    weights = Weights(bench)
-    example = tf.constant(bench.normal(_ROWS, _WIDTH))
-    model(weights, example)
-
-    @bench.function
-    def step(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            results = model(weights, x)
-        sources = {**weights.variables, "x": x}
-        gradients = tape.gradient(results["loss"], sources)
-        return results, gradients
-
-    for _ in range(_DRAWS):
-        x = tf.constant(bench.normal(_ROWS, _WIDTH))
-        results, gradients = step(x)
-        for name, value in results.items():
-            bench.note("1", name, value)
-        bench.note_gradients("1", gradients)
-
+from tests.truth.bench import mean_square
+from tests.truth.models import ended, explained_and_volume, scores_of, squared_gaps, turned
 
 # Objectives: what is made of a network's output before its gradient is taken.
 
@@ -133,9 +50,7 @@ def arc_face(w, x):
 
 
 def triplet_of_the_hardest(w, x):
-    points = w.perceptron(x, 16, "net")
-    gaps = points[:, None] - points[None]
-    apart = tf.reduce_sum(tf.square(gaps), -1)
+    apart = squared_gaps(w.perceptron(x, 16, "net"))
     alike = tf.equal(_classes(x, 4)[:, None], _classes(x, 4)[None])
     farthest = tf.reduce_max(tf.where(alike, apart, 0.0), 1)
     nearest = tf.reduce_min(tf.where(alike, 1e12, apart), 1)
@@ -202,23 +117,12 @@ def connectionist_classes(w, x):
 def gaussian_process(w, x):
     """The marginal likelihood, on learned features."""
     z = w.perceptron(x, 4, "net")
-    gaps = z[:, None] - z[None]
-    apart = tf.reduce_sum(tf.square(gaps), -1)
-    kernel = tf.exp(-0.5 * apart) + 0.1 * tf.eye(16)
-    factor = tf.linalg.cholesky(kernel)
-    target = x[:, :1]
-    solved = tf.linalg.triangular_solve(factor, target)
-    explained = 0.5 * tf.reduce_sum(tf.square(solved))
-    diagonal = tf.linalg.diag_part(factor)
-    volume = tf.reduce_sum(tf.math.log(diagonal))
+    kernel = tf.exp(-0.5 * squared_gaps(z)) + 0.1 * tf.eye(16)
+    explained, volume = explained_and_volume(kernel, x[:, :1])
     return {"loss": explained + volume}
 
 
 # Models: blocks of networks, and what is computed with them.
-
-
-def _end(y, **more):
-    return {"loss": mean_square(y - 0.3), "output": y, **more}
 
 
 def _heads(w, x, name):
@@ -231,7 +135,7 @@ def _attended(w, scores, values):
     weights = tf.nn.softmax(scores)
     result = tf.transpose(tf.matmul(weights, values), [0, 2, 1, 3])
     words = tf.reshape(result, [16, 64])
-    return _end(w.dense(words, 8, "out"))
+    return ended(w.dense(words, 8, "out"))
 
 
 def switch_routing(w, x):
@@ -248,7 +152,7 @@ def switch_routing(w, x):
     outputs = tf.matmul(hidden, w("out", 4, 32, 8))
     chances = tf.reduce_sum(gates * best, 1)
     combined = slots * chances[:, None, None]
-    return _end(tf.einsum("bes,esd->bd", combined, outputs))
+    return ended(tf.einsum("bes,esd->bd", combined, outputs))
 
 
 def causal_rotary_attention(w, x):
@@ -256,17 +160,10 @@ def causal_rotary_attention(w, x):
     rates = tf.pow(10000.0, -tf.range(4.0) / 4.0)
     angles = places * rates[None]
 
-    def turned(words):
-        a, b = tf.split(words, 2, -1)
-        real = a * tf.cos(angles) - b * tf.sin(angles)
-        imaginary = a * tf.sin(angles) + b * tf.cos(angles)
-        return tf.concat([real, imaginary], -1)
-
-    queries = turned(_heads(w, x, "q"))
-    keys = turned(_heads(w, x, "k"))
+    queries = turned(_heads(w, x, "q"), angles)
+    keys = turned(_heads(w, x, "k"), angles)
     mask = tf.linalg.band_part(tf.ones([8, 8]), -1, 0)
-    scores = tf.matmul(queries, keys, transpose_b=True) / math.sqrt(8.0)
-    masked = tf.where(mask > 0, scores, float("-inf"))
+    masked = tf.where(mask > 0, scores_of(queries, keys), float("-inf"))
     return _attended(w, masked, _heads(w, x, "v"))
 
 
@@ -280,8 +177,7 @@ def gated_transformer_block(w, x):
 
     y = normed(x, "norm1")
     queries, keys = (normed(_heads(w, y, name), f"norm {name}") for name in "qk")
-    scores = tf.matmul(queries, keys, transpose_b=True) / math.sqrt(8.0)
-    chances = tf.nn.softmax(scores)
+    chances = tf.nn.softmax(scores_of(queries, keys))
     mixed = tf.transpose(tf.matmul(chances, _heads(w, y, "v")), [0, 2, 1, 3])
     scale = w.bias("scale1", 32, 0.1)
     x += scale * w.dense(tf.reshape(mixed, [16, 64]), 32, "proj")
@@ -291,7 +187,7 @@ def gated_transformer_block(w, x):
     hidden = gate * w.dense(y, 64, "up")
     x += scale * w.dense(hidden, 32, "down")
     y = normed(x, "norm3")
-    return _end(w.dense(y, 8, "head"))
+    return ended(w.dense(y, 8, "head"))
 
 
 def state_space(w, x):
@@ -307,7 +203,7 @@ def state_space(w, x):
         states.append(state)
     stacked = tf.stack(states)
     gated = stacked * tf.nn.silu(w.dense(x, 8, "gate"))
-    return _end(w.dense(gated, 4, "out"))
+    return ended(w.dense(gated, 4, "out"))
 
 
 def ordinary_differential_equation(w, x):
@@ -322,7 +218,7 @@ def ordinary_differential_equation(w, x):
         third = slope(x + 0.025 * second)
         mixed = first + 2.0 * second + 2.0 * third + slope(x + 0.05 * third)
         x += 0.05 / 6.0 * mixed
-    return _end(x)
+    return ended(x)
 
 
 def physics_informed(w, x):
@@ -371,7 +267,7 @@ def vector_quantization(w, x):
     losses += 0.25 * mean_square(tf.stop_gradient(nearest) - z)
     passed = z + tf.stop_gradient(nearest - z)
     decoded = w.perceptron(passed, 32, "decoder")
-    results = _end(decoded, apart=apart)
+    results = ended(decoded, apart=apart)
     results["loss"] += losses
     return results
 
@@ -383,7 +279,7 @@ def gumbel_choice(w, x):
     soft = tf.nn.softmax(noisy / 0.5)
     hard = tf.one_hot(tf.argmax(soft, 1), 10)
     choice = soft + tf.stop_gradient(hard - soft)
-    return _end(tf.matmul(choice, w("table", 10, 8)))
+    return ended(tf.matmul(choice, w("table", 10, 8)))
 
 
 def graph_attention(w, x):
@@ -400,7 +296,7 @@ def graph_attention(w, x):
     weights = powers / (tf.gather(totals, targets) + 1e-9)
     messages = weights[:, None] * tf.gather(nodes, sources)
     received = tf.math.unsorted_segment_sum(messages, targets, 16)
-    return _end(w.dense(received, 4, "out"))
+    return ended(w.dense(received, 4, "out"))
 
 
 def spatial_transformer(w, x):
@@ -424,16 +320,14 @@ def spatial_transformer(w, x):
             row_weight = 1.0 - tf.abs(down - top - row)
             weight = row_weight * (1.0 - tf.abs(right - left - column))
             result += weight * tf.gather_nd(image, near, batch_dims=1)
-    return _end(result)
+    return ended(result)
 
 
 def hyperbolic_embedding(w, x):
     """Distances in Poincare's ball."""
     points = 0.9 * tf.tanh(w.perceptron(x, 4, "net")) / 2.0
     squares = tf.reduce_sum(tf.square(points), 1)
-    gaps = points[:, None] - points[None]
-    apart = tf.reduce_sum(tf.square(gaps), -1)
-    doubled = 2.0 * apart
+    doubled = 2.0 * squared_gaps(points)
     space = (1.0 - squares)[:, None] * (1.0 - squares)[None]
     argument = 1.0 + doubled / space
     distances = tf.acosh(argument + 1e-5)

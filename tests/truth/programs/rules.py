@@ -1,30 +1,11 @@
 """Plain programs of which each is wrong as soon as one row of the painting is left out."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 
-from tests.truth.bench import Program, mean_square
-from tests.truth.programs.practice import models_in
+from tests.truth.models import scores_of, turned
 
-_DRAWS = 3
-
-
-def programs():
-    yield from models_in(__name__)
-    yield Program("rules/ids in a column of numbers", _ids_in_a_column)
-    yield Program("rules/rotary positions of packed texts", _rotary_positions)
-    yield Program("rules/years that a network corrects", _corrected_years)
-    yield Program("rules/weights that learn by themselves", _learning_weights)
-    yield Program("rules/places that are written as text", _written_places, compiled=False)
-    yield Program("rules/rows of a state that move a little", _moved_rows)
-
-
-def _ended(w, y, **more):
-    output = w.dense(y, 4, "out")
-    loss = mean_square(output - 0.3)
-    return {"loss": loss, "output": output, **more}
+NOT_BY_XLA = ("places that are written as text",)
 
 
 def latent_state_in_small_steps(w, x):
@@ -32,7 +13,7 @@ def latent_state_in_small_steps(w, x):
     state = w.dense(x, 16, "encoder")
     for _ in range(50):
         state += 0.02 * tf.tanh(w.dense(state, 16, "field"))
-    return _ended(w, state)
+    return w.last(state)
 
 
 def mask_by_kinds(w, x):
@@ -43,9 +24,8 @@ def mask_by_kinds(w, x):
     hidden_kinds = tf.matmul(kinds, hidden)
     mask = tf.matmul(hidden_kinds, kinds, transpose_b=True)
     queries, keys, values = (w.dense(x, 8, name) for name in "qkv")
-    scores = tf.matmul(queries, keys, transpose_b=True) / 8.0**0.5
-    weights = tf.nn.softmax(scores + mask)
-    return _ended(w, tf.matmul(weights, values))
+    weights = tf.nn.softmax(scores_of(queries, keys) + mask)
+    return w.last(tf.matmul(weights, values))
 
 
 def waiting_in_queues(w, x):
@@ -53,7 +33,7 @@ def waiting_in_queues(w, x):
     logits = 20.0 * w.dense(x, 8, "load")
     load = tf.clip_by_value(tf.sigmoid(logits), 0.0, 1.0 - 1e-4)
     lengths = 1e-4 * load / (1.0 - load)
-    return _ended(w, lengths)
+    return w.last(lengths)
 
 
 def sampled_classes(w, x):
@@ -79,67 +59,52 @@ def likelihood_of_bits(w, x):
 def pressures_of_a_network(w, x):
     """A network's output in pascals, above zero, and back in units of its own (joined values)."""
     pressure = tf.nn.relu(2000.0 * w.dense(x, 16, "in") + 101325.0)
-    return _ended(w, (pressure - 101325.0) / 2000.0)
+    return w.last((pressure - 101325.0) / 2000.0)
 
 
-def _note(bench, run, *draws):
-    function = bench.function(run)
-    for draw in draws:
-        bench.note("1", "output", function(*draw))
-
-
-def _ids_in_a_column(bench):
+def ids_in_a_column_of_numbers(bench):
     """The first of the numbers of a row is the id of a customer, and picks an embedding."""
     table = bench.weight(4000, 8)
     first = bench.weight(15, 8)
     last = bench.weight(16, 4)
 
-    def run(rows: tf.Tensor) -> tf.Tensor:
+    def run(rows):
         rows = tf.where(tf.math.is_nan(rows), 0.0, rows)
         ids = tf.cast(rows[:, 0], tf.int32)
         numbers = tf.nn.relu(tf.matmul(rows[:, 1:], first))
         features = tf.concat([tf.gather(table, ids), numbers], 1)
         return tf.matmul(features, last)
 
-    draws = []
-    for _ in range(_DRAWS):
+    def make():
         ids = bench.integers(4000, 32, 1)
         rows = np.concatenate([ids, bench.normal(32, 15)], 1)
-        draws.append((rows.astype(np.float32),))
-    _note(bench, run, *draws)
+        return (rows.astype(np.float32),)
+
+    bench.judge(run, make)
 
 
-def _rotary_positions(bench):
+def rotary_positions_of_packed_texts(bench):
     """Positions begin anew with each of the texts in a row: angles are an Einsum of both."""
     weights = [bench.weight(16, 16) for _ in range(2)]
     rates = tf.constant(10000.0 ** (-np.arange(8) / 8.0), tf.float32)
 
-    def turned(words: tf.Tensor, angles: tf.Tensor) -> tf.Tensor:
-        a, b = tf.split(words, 2, -1)
-        cosine = tf.cos(angles)
-        sine = tf.sin(angles)
-        real = a * cosine - b * sine
-        imaginary = a * sine + b * cosine
-        return tf.concat([real, imaginary], -1)
-
-    def run(words: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    def run(words, positions):
         places = tf.cast(positions, tf.float32)
         angles = tf.einsum("bs,d->bsd", places, rates)
         queries, keys = (turned(tf.matmul(words, weight), angles) for weight in weights)
-        scores = tf.matmul(queries, keys, transpose_b=True) / 4.0
-        chances = tf.nn.softmax(scores)
+        chances = tf.nn.softmax(scores_of(queries, keys))
         return tf.matmul(chances, words)
 
-    draws = []
-    for _ in range(_DRAWS):
+    def make():
         starts = bench.integers(4000, 2, 1)
         words = bench.normal(2, 16, 16)
         positions = starts + np.arange(16)
-        draws.append((words, positions.astype(np.int32)))
-    _note(bench, run, *draws)
+        return words, positions.astype(np.int32)
+
+    bench.judge(run, make)
 
 
-def _corrected_years(bench):
+def years_that_a_network_corrects(bench):
     """Years are whole numbers, to which a network adds some; the next one gets decades since 2000
     (joined values).
     """
@@ -147,42 +112,43 @@ def _corrected_years(bench):
     first = bench.weight(4, 16)
     last = bench.weight(16, 2)
 
-    def run(years: tf.Tensor, facts: tf.Tensor) -> tf.Tensor:
+    def run(years, facts):
         exact = tf.cast(years, tf.float32)
         corrected = exact + tf.matmul(facts, correct)
         decades = tf.tanh(0.1 * corrected - 200.0)
         hidden = tf.nn.relu(tf.matmul(decades, first))
         return tf.matmul(hidden, last)
 
-    draws = []
-    for _ in range(_DRAWS):
-        years = 1990 + bench.integers(20, 16, 4)
-        draws.append((years, bench.normal(16, 8)))
-    _note(bench, run, *draws)
+    bench.judge(run, lambda: (1990 + bench.integers(20, 16, 4), bench.normal(16, 8)))
 
 
-def _learning_weights(bench):
+def _note_last(bench, run, shape):
+    """Notes the last output of forty."""
+    function = bench.function(run)
+    for _ in range(40):
+        output = function(bench.normal(*shape))
+    bench.note("1", "output", output)
+
+
+def weights_that_learn_by_themselves(bench):
     """Oja's rule: a small step of the weights, which the next product uses at once and which is
     stored (joined values).
     """
     weights = bench.weight(16, 4)
     start = tf.identity(weights)
 
-    def run(x: tf.Tensor) -> tf.Tensor:
+    def run(x):
         y = tf.matmul(x, weights)
         step = tf.matmul(x, y, transpose_a=True)
         new = weights + 1e-4 * step
         weights.assign(new)
         return tf.matmul(x, new)
 
-    function = bench.function(run)
-    for _ in range(40):
-        output = function(bench.normal(32, 16))
-    bench.note("1", "output", output)
+    _note_last(bench, run, (32, 16))
     bench.note("1", "moved", weights - start)
 
 
-def _moved_rows(bench):
+def rows_of_a_state_that_move_a_little(bench):
     """A step moves some rows of a state, within bounds; the next product uses them, and they are
     stored again (joined values).
     """
@@ -192,26 +158,23 @@ def _moved_rows(bench):
     last = bench.weight(16, 4)
     rows = tf.constant([3, 1, 7, 5])
 
-    def run(x: tf.Tensor) -> tf.Tensor:
+    def run(x):
         move = 0.004 * tf.tanh(tf.matmul(x, field))
         new = tf.clip_by_value(tf.gather(state, rows) + move, -10.0, 10.0)
         state.scatter_update(tf.IndexedSlices(new, rows))
         return tf.matmul(new, last)
 
-    function = bench.function(run)
-    for _ in range(40):
-        output = function(bench.normal(4, 16))
-    bench.note("1", "output", output)
+    _note_last(bench, run, (4, 16))
     bench.note("1", "moved", state - start)
 
 
-def _written_places(bench):
+def places_that_are_written_as_text(bench):
     """A network moves places, which are read from text, by a little (joined values)."""
     start = 5000.0 + 10.0 * bench.normal(16, 32)
     field = bench.weight(32, 32)
     last = bench.weight(32, 4)
 
-    def run(x: tf.Tensor, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def run(x, text):
         place = tf.strings.to_number(text) + 0.1 * tf.tanh(tf.matmul(x, field))
         return place, tf.matmul(place, last)
 

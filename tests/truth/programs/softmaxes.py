@@ -1,17 +1,9 @@
 """Softmaxes and logarithms of sums of exponentials, of values with a large common part."""
 
-from __future__ import annotations
-
-import math
-
 import tensorflow as tf
 
 from tests.truth.bench import mean_square
-from tests.truth.programs.practice import models_in
-
-
-def programs():
-    return models_in(__name__)
+from tests.truth.models import scores_of
 
 
 def _values(w, x, size, name, start=50.0):
@@ -64,8 +56,7 @@ def log_weights_of_particles(w, x):
 def attention_with_a_key_bias(w, x):
     """One bias for each key, all of which are large."""
     queries, keys, values = (w.dense(x, 8, name) for name in "qkv")
-    scores = tf.matmul(queries, keys, transpose_b=True) / math.sqrt(8.0)
-    weights = tf.nn.softmax(scores + w.bias("keys", 16, 60.0))
+    weights = tf.nn.softmax(scores_of(queries, keys) + w.bias("keys", 16, 60.0))
     mixed = tf.matmul(weights, values)
     result = w.dense(mixed, 4, "out")
     return {"loss": mean_square(result - 0.3), "weights": weights}

@@ -1,12 +1,10 @@
 """Hand-written training: accumulation, scaled losses, second order, per-example gradients."""
 
-from __future__ import annotations
-
 import functools
 
 import tensorflow as tf
 
-from tests.truth.bench import Program, mean_square, titles_of
+from tests.truth.bench import Program, mean_square, title_of
 
 _ROWS = 32
 _WIDTH = 16
@@ -109,7 +107,9 @@ SCALES = (1e-7, 1e-5, 1e-3, 1e3, 1e5)
 
 
 def programs():
-    steps = titles_of(_accumulated_in_loop, _gradient_penalty, _per_example)
+    steps = {
+        title_of(step): step for step in (_accumulated_in_loop, _gradient_penalty, _per_example)
+    }
     for scale in SCALES:
         steps[f"loss x {scale:g}"] = functools.partial(_scaled, scale)
     for scale in (2.0**10, 2.0**20):
@@ -125,8 +125,6 @@ def _train(step, bench):
     for _ in range(_STEPS):
         x = bench.normal(_ROWS, _WIDTH)
         y = bench.normal(_ROWS, 4)
-        results = run(tf.constant(x), tf.constant(y))
-        for name, value in results.items():
-            bench.note("1", name, value)
+        bench.note_all("1", run(tf.constant(x), tf.constant(y)))
     for variable, start in zip(net.variables, before, strict=True):
         bench.note("1", f"move of {variable.name}", variable.numpy() - start)
