@@ -24,15 +24,15 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
-from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network, connected
+from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network, connected, numbers_of
 from amp_tf.graph.attributes import value_of
-from amp_tf.graph.datatypes import Node, Port, Unit
+from amp_tf.graph.datatypes import Node, Port, Unit, UnitMask, indices
 from amp_tf.graph.sizes import KnownShapes, Lifetimes, Shapes, element_count, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.cost_tables import (
@@ -52,12 +52,11 @@ from amp_tf.oplists.cost_tables import (
     padding_factor,
 )
 from amp_tf.oplists.fusions import SWISH
-from amp_tf.oplists.kernels import PAIRED
 from amp_tf.oplists.table import BROADCASTING, PICKING, VARIABLE_VALUES
 from amp_tf.oplists.targets import XLA_WIDENS
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.decisions import Decision, Verdict
-from amp_tf.painting.masks import UnitMask, indices
+from amp_tf.painting.eligibility import paired_maxima
 from amp_tf.painting.reasons import Balance, Rule
 from amp_tf.painting.remapper import computed_with_products, costs_nothing, find_swishes
 from amp_tf.painting.ties import loop_units
@@ -148,15 +147,12 @@ class Prices:
     def _find_row(self, node: Node) -> tuple[str, str]:
         """Returns the op and the suffix of the row of a node that is no product."""
         op = self._op_of.get(node, self._view.ops[node])
-        if op not in BROADCASTING:
-            return op, ""
-        result = element_count(shape_of(self._shapes, self._view.names[node]))
-        if result is None:
-            return op, ""
-        for shape in input_shapes(self._view, node, self._shapes):
-            count = element_count(shape)
-            if count is not None and count * _SMALL <= result:
-                return op, BROADCAST
+        if op in BROADCASTING:
+            result = element_count(shape_of(self._shapes, self._view.names[node]))
+            for shape in input_shapes(self._view, node, self._shapes):
+                count = element_count(shape)
+                if count is not None and result is not None and count * _SMALL <= result:
+                    return op, BROADCAST
         return op, ""
 
 
@@ -187,18 +183,17 @@ def drop_unprofitable(canvas: Canvas, at_batch: Mapping[int, Shapes] = _AS_IT_IS
     asked = canvas.subject.resolution.asked
     if asked is not None:
         return _leave_unasked(canvas, asked, ties)
-    pairs = _kernel_pairs(canvas)
-    for pair in pairs:
-        canvas = _match_pair(canvas, pair)
-    ties += pairs
+    for nodes in paired_maxima(canvas.view):
+        ties.append([canvas.view.output_units(node)[0] for node in nodes])
+        canvas = _match_pair(canvas, ties[-1])
     if not at_batch:
         own = canvas.subject.shapes
         at_batch = {0: KnownShapes.of_nodes(canvas.view) if own is None else own}
     # Batch sizes take turns until each has been weighed without a change.
-    turns = itertools.cycle(at_batch.items())
     settled = 0
-    while settled < len(at_batch):
-        batch, shapes = next(turns)
+    for batch, shapes in itertools.cycle(at_batch.items()):
+        if settled == len(at_batch):
+            break
         before = canvas.allow
         canvas = _drop_at(canvas, ties, shapes, batch)
         settled += 1
@@ -214,7 +209,7 @@ def _leave_unasked(canvas: Canvas, asked: frozenset[str], ties: Iterable[Sequenc
     too.
     """
     painted = indices(canvas.allow)
-    wanted = canvas.units_with(asked)
+    wanted = canvas.view.units_with(asked)
     kept = {unit for unit in painted if wanted[unit] or canvas.is_forced(unit)}
     tied: list[Unit] = []
     for tie in ties:
@@ -251,25 +246,11 @@ def _drop_at(canvas: Canvas, ties: Iterable[Sequence[Unit]], shapes: Shapes, bat
     return canvas
 
 
-def _kernel_pairs(canvas: Canvas) -> list[list[Unit]]:
-    """Returns the units of gradients of maxima and of their forward ops.
-
-    Their 16-bit kernels are fast only if both are 16 bit.
-    """
-    view = canvas.view
-    pairs = []
-    for node in view.nodes_with(PAIRED):
-        forward, position = PAIRED[view.ops[node]]
-        source, _ = view.inputs(node)[position]
-        if view.ops[source] == forward:
-            pairs.append([view.output_units(source)[0], view.output_units(node)[0]])
-    return pairs
-
-
 def _match_pair(canvas: Canvas, pair: Sequence[Unit]) -> Canvas:
-    """Leaves both units of a pair in float32 where one of them is.
+    """Leaves a maximum and its gradient in float32 where one of them is.
 
-    A pair of two types takes fifty times as long.
+    Their 16-bit kernels are fast only if both are 16 bit: a pair of two types takes fifty times as
+    long.
     """
     painted = [unit for unit in pair if canvas.allow[unit] and not canvas.is_forced(unit)]
     if len(painted) == 1 and not canvas.allow[pair].all():
@@ -302,28 +283,27 @@ class Weighing:
         self.products: dict[Node, list[Unit]] = {}
         for unit in indices(canvas.allow & canvas.on_allow):
             self.products.setdefault(view.unit_nodes[unit], []).append(unit)
-        followers = _find_followers(canvas, shapes)
+        links: list[Sequence[Unit]] = list(ties)
+        # The nodes that TensorFlow computes together have the type of their product.
+        is_f16 = view.nodes_of(canvas.allow)
+        for node, product in computed_with_products(view, is_f16, shapes).items():
+            if is_f16[node]:
+                links.append((view.base[node], view.base[product]))
+                if costs_nothing(view, node, product):
+                    self.sizes[view.base[node]] = 0.0
+        links += self.products.values()
+        for gate, product in self.prices.swishes:
+            units = [*view.units(gate), *view.units(product)]
+            if canvas.allow[units].all():
+                links.append(units)
         self.ties: list[list[Unit]] = []
-        links = [*ties, *followers, *self.products.values(), *self._find_swishes()]
         linked = dict.fromkeys(itertools.chain.from_iterable(links))
         for tied in connected(linked, links):
             if not self.sizes.keys().isdisjoint(tied):
                 self.ties.append(sorted(tied))
-        node_of = view.unit_nodes
-        for follower, product in followers:
-            if costs_nothing(view, node_of[follower], node_of[product]):
-                self.sizes[follower] = 0.0
         self.relief: dict[Unit, float] = {}
         if resolution.weighs_memory:
             self.relief = _memory_relief(canvas, shapes)
-
-    def _find_swishes(self) -> Iterator[list[Unit]]:
-        """Yields the units of each swish that is 16 bit as a whole."""
-        view = self.canvas.view
-        for first, second in self.prices.swishes:
-            units = [*view.units(first), *view.units(second)]
-            if self.canvas.allow[units].all():
-                yield units
 
     def times(self, unit: Unit) -> Pair:
         """Returns the times of all runs of a unit's node.
@@ -363,10 +343,9 @@ class Weighing:
         """
         in_float32 = [0.0] * len(groups)
         in_f16 = [0.0] * len(groups)
-        group_of: dict[Unit, int] = {}
+        group_of = numbers_of(groups)
         node_of = self.canvas.view.unit_nodes
         for number, group in enumerate(groups):
-            group_of.update(dict.fromkeys(group, number))
             first_units = {node_of[unit]: unit for unit in reversed(group)}
             for unit in first_units.values():
                 wide, narrow = self.times(unit)
@@ -392,20 +371,6 @@ class Weighing:
                 else:
                     in_f16[number] += down / len(served)
         return list(map(Balance, in_f16, in_float32))
-
-
-def _find_followers(canvas: Canvas, shapes: Shapes) -> list[tuple[Unit, Unit]]:
-    """Returns the first unit of each converted node that is computed with a product.
-
-    Each has the first unit of the product beside it.
-    """
-    view = canvas.view
-    is_f16 = canvas.nodes_of(canvas.allow)
-    followers = []
-    for node, product in computed_with_products(view, is_f16, shapes).items():
-        if is_f16[node]:
-            followers.append((view.base[node], view.base[product]))
-    return followers
 
 
 def _find_ports(canvas: Canvas, shapes: Shapes, prices: Prices) -> list[_Port]:
@@ -448,7 +413,7 @@ def _find_sizes(canvas: Canvas, ports: Iterable[_Port]) -> dict[Unit, float]:
 
     A node that picks a part of a tensor does not read it as a whole.
     """
-    is_part = canvas.units_with(PICKING)
+    is_part = canvas.view.units_with(PICKING)
     sizes: dict[Unit, float] = {}
     for port in ports:
         whole = [unit for unit in port.readers if not is_part[unit]]

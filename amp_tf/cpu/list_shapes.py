@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from amp_tf.graph import datatypes
+from amp_tf.graph.algorithms import reach
 from amp_tf.graph.attributes import value_of, whole_number
 from amp_tf.graph.datatypes import Node, Port
 from amp_tf.graph.sizes import KnownShapes, Shape, Shapes, element_count
-from amp_tf.graph.view import GraphView
+from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists import table
 
 
@@ -26,11 +29,10 @@ def follow_lists(view: GraphView, shapes: Shapes) -> Shapes:
     for entry in view.nodes_with(table.LOOP_ENTRIES):
         for source, _ in view.inputs(entry):
             entered.append(source)
-    search.follow(entered)
     while entered:
+        search.follow(entered)
         # A shape that follows from an element may be pushed to another list.
         entered = list(filter(search.find_element, readers))
-        search.follow(entered)
     return KnownShapes({view.names[node]: found for node, found in search.found.items()}, shapes)
 
 
@@ -45,39 +47,25 @@ class _Search:
         self.view = view
         self.found: dict[Node, list[Shape | None]] = {}
         self._shapes = shapes
+        handles = view.edges.at(np.asarray(view.dtypes)[view.edges.src_unit] == datatypes.VARIANT)
+        self._handles = Adjacency(handles.src_node, handles.dst_node, view.node_count)
 
     def find_element(self, reader: Node) -> bool:
         """Finds the shape that a node reads from a list, and returns whether that is news."""
         port = table.TENSOR_LIST_ELEMENTS[self.view.ops[reader]]
         if not _is_open(self.shape(reader, port)):
             return False
-        pushed = self._pushed_shapes(reader)
-        if len(pushed) != 1:
-            return False
-        shape = pushed.pop()
-        if _is_open(shape):
+        pushed: set[Shape | None] = set()  # the shapes of all elements of the list
+        anywhere = np.ones(self.view.node_count, np.bool_)
+        for source in reach([reader], anywhere, self._handles.inward):
+            position = table.TENSOR_LIST_PUSHES.get(self.view.ops[source])
+            if position is not None:
+                pushed.add(self.inputs(source)[position])
+        if len(pushed) != 1 or any(map(_is_open, pushed)):
             return False
         others = [self.shape(reader, other) for other in range(port)]
-        self.found[reader] = [*others, shape]
+        self.found[reader] = [*others, *pushed]
         return True
-
-    def _pushed_shapes(self, reader: Node) -> set[Shape | None]:
-        """Returns the shapes of all elements that are pushed to the list that a node reads."""
-        view = self.view
-        pushed = set()
-        seen = {reader}
-        waiting = [reader]
-        while waiting:
-            handles = view.edges.into(waiting.pop())
-            for source, unit in handles.rows("src_node", "src_unit"):
-                if view.dtypes[unit] != datatypes.VARIANT or source in seen:
-                    continue
-                seen.add(source)
-                waiting.append(source)
-                position = table.TENSOR_LIST_PUSHES.get(view.ops[source])
-                if position is not None:
-                    pushed.add(self.inputs(source)[position])
-        return pushed
 
     def follow(self, nodes: Sequence[Node]) -> None:
         """Finds the shapes that follow from the results of some nodes."""
@@ -103,10 +91,10 @@ class _Search:
         """Returns the shapes of the tensors that a node reads."""
         return [self.shape(source, port) for source, port in self.view.inputs(node)]
 
-    def axis(self, node: Node, position: int, shape: Shape) -> int | None:
+    def axis(self, node: Node, position: int, shape: Shape | None) -> int | None:
         """Returns the dimension of a shape that an input of a node names; it must be a constant."""
         source, _ = self.view.inputs(node)[position]
-        if self.view.ops[source] not in table.CONSTANTS:
+        if shape is None or self.view.ops[source] not in table.CONSTANTS:
             return None
         axis = whole_number(self.view.protos[source])
         if axis is None or not -len(shape) <= axis < len(shape):
@@ -136,7 +124,7 @@ def _broadcast(search: _Search, node: Node) -> list[Shape | None]:
     rows: list[Shape] = []
     for shape in search.inputs(node):
         if shape is None:
-            return [None]
+            return []
         rows.append(shape)
     rank = max(map(len, rows))
     aligned = [(1,) * (rank - len(row)) + row for row in rows]
@@ -147,17 +135,15 @@ def _broadcast(search: _Search, node: Node) -> list[Shape | None]:
 
 
 def _joined(search: _Search, node: Node) -> list[Shape | None]:
-    inputs = search.inputs(node)
-    first = inputs[0]
-    if first is None:
-        return [None]
+    *parts, _ = search.inputs(node)
+    first = parts[0]
     axis = search.axis(node, -1, first)
-    if axis is None:
-        return [None]
+    if first is None or axis is None:
+        return []
     size = 0
-    for part in inputs[:-1]:
+    for part in parts:
         if part is None or len(part) != len(first):
-            return [None]
+            return []
         if part[axis] < 0 or size < 0:
             size = -1
         else:
@@ -167,12 +153,10 @@ def _joined(search: _Search, node: Node) -> list[Shape | None]:
 
 def _parted(search: _Search, node: Node) -> list[Shape | None]:
     whole = search.inputs(node)[-1]
-    if whole is None:
-        return [None]
     axis = search.axis(node, 0, whole)
     count = len(search.view.signatures[node].outputs)
-    if axis is None or not count:
-        return [None]
+    if whole is None or axis is None or not count:
+        return []
     size = -1
     if whole[axis] > 0:
         size = whole[axis] // count
@@ -186,7 +170,7 @@ def _with_size(shape: Shape, axis: int, size: int) -> Shape:
 def _product(search: _Search, node: Node) -> list[Shape | None]:
     first, second = search.inputs(node)
     if first is None or second is None or not len(first) == len(second) == 2:
-        return [None]
+        return []
     proto = search.view.protos[node]
     rows = first[value_of(proto, "transpose_a").b]
     columns = second[not value_of(proto, "transpose_b").b]

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from amp_tf.graph.datatypes import Indices, Mask, Node
-from amp_tf.graph.view import Adjacency, compress
+from amp_tf.graph.datatypes import Indices, Mask, Node, indices, mask_of
+from amp_tf.graph.view import Adjacency, Rows, compress
 
 SOURCE = 0
 SINK = 1
@@ -19,7 +19,7 @@ UNBOUNDED = 1 << 60
 def flood(
     seeds: Iterable[int],
     is_open: bytearray,
-    ways: Sequence[tuple[Sequence[int], Sequence[int]]],
+    ways: Sequence[Rows],
     cause: MutableMapping[int, int] | array[int] | None = None,
 ) -> list[int]:
     """Returns the places that a breadth-first search enters from the seeds, the nearest first.
@@ -28,8 +28,7 @@ def flood(
         seeds: where the search begins; they are not among the results.
         is_open: for each place, whether it may be entered. The search closes the places that it
             enters.
-        ways: adjacencies in compressed rows: the start of each place's neighbours, and all
-            neighbours.
+        ways: the neighbours of each place, such as :attr:`Adjacency.outward`.
         cause: receives for each entered place the one from which it was entered.
     """
     places = list(seeds)
@@ -43,6 +42,23 @@ def flood(
                     if cause is not None:
                         cause[neighbour] = place
     return places[seed_count:]
+
+
+def reach(seeds: Iterable[int], through: Mask, *ways: Rows) -> dict[int, int]:
+    """Searches a graph breadth-first.
+
+    Args:
+        seeds: where the search begins, in this order; they need not be in ``through``.
+        through: what may be reached and passed.
+        ways: the neighbours that a node or unit leads to.
+
+    Returns:
+        Each number that is reached, nearest first, with the neighbour from which it was reached.
+        A seed is among them only if another one leads to it.
+    """
+    causes: dict[int, int] = {}
+    flood(seeds, bytearray(through.tobytes()), ways, causes)
+    return causes
 
 
 def in_order(
@@ -61,7 +77,7 @@ def in_order(
     """
     starts, behind = compress(sources, readers, len(nodes))
     missing = np.bincount(readers, minlength=len(nodes)).tolist()
-    found = [node for node in np.flatnonzero(nodes).tolist() if not missing[node]]
+    found = [node for node in indices(nodes) if not missing[node]]
     for node in found:  # the list grows while it is read
         for reader in behind[starts[node] : starts[node + 1]]:
             missing[reader] -= 1
@@ -72,9 +88,7 @@ def in_order(
 
 def is_sorted(nodes: Mask, sources: Indices, readers: Indices) -> Mask:
     """Returns the nodes that are neither on a cycle nor behind one. Arguments: :func:`in_order`."""
-    found = np.zeros(len(nodes), np.bool_)
-    found[in_order(nodes, sources, readers)[0]] = True
-    return found
+    return mask_of(in_order(nodes, sources, readers)[0], len(nodes))
 
 
 def heaviest_ends(
@@ -102,7 +116,7 @@ def strongly_connected(nodes: Mask, links: Adjacency) -> Iterator[list[Node]]:
     """
     is_open = bytearray(nodes)
     ended = []
-    for root in np.flatnonzero(nodes).tolist():
+    for root in indices(nodes):
         if not is_open[root]:
             continue
         is_open[root] = 0
@@ -146,6 +160,14 @@ def connected(units: Iterable[int], links: Iterable[Iterable[int]]) -> list[list
     for unit in root_of:
         groups.setdefault(root(unit), []).append(unit)
     return list(groups.values())
+
+
+def numbers_of(groups: Iterable[Iterable[int]]) -> dict[int, int]:
+    """Returns the number of the group of each member."""
+    found: dict[int, int] = {}
+    for number, group in enumerate(groups):
+        found.update(dict.fromkeys(group, number))
+    return found
 
 
 class Network:

@@ -6,7 +6,8 @@ memory.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Iterable
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +66,23 @@ Port: TypeAlias = int  #: an output of a node
 
 #: Numbers of nodes, units, ports or kinds of nodes, or counts of them.
 Indices: TypeAlias = npt.NDArray[np.int32]
-#: A boolean for each node, unit or edge.
-Mask: TypeAlias = npt.NDArray[np.bool_]
-#: A mask as bytes (uint8), which Python's own loops read faster.
-Flags: TypeAlias = npt.NDArray[np.integer[Any]]
+# The masks are one type, because to mypy the result of ``a | b`` is an array, so that distinct
+# types would need a cast at each operator.
+Mask: TypeAlias = npt.NDArray[np.bool_]  #: a boolean for each node, unit or edge
+NodeMask: TypeAlias = Mask  #: one for each node of a graph
+UnitMask: TypeAlias = Mask  #: one for each unit of a graph
+EdgeMask: TypeAlias = Mask  #: one for each edge of a value graph
+
+
+def mask_of(numbers: Iterable[int], count: int) -> Mask:
+    """Returns the mask of some numbers below a count."""
+    found = np.zeros(count, np.bool_)
+    if not isinstance(numbers, np.ndarray):
+        numbers = list(numbers)
+    found[numbers] = True
+    return found
+
+
+def indices(mask: Mask) -> list[int]:
+    """Returns the numbers whose entry is set, in order."""
+    return mask.nonzero()[0].tolist()  # type: ignore[no-any-return]

@@ -6,6 +6,7 @@ be, before that.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 from collections.abc import Sequence
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 
 def apply_to_graph(graph: Any, names: Sequence[str], edits: Edits) -> Any:
     """Returns a new GraphDef with the edits made, and the graph's library and versions."""
-    edited = type(graph)()
-    edited.CopyFrom(graph)
+    edited = copy.deepcopy(graph)
     changes = _Changes(edits, names)
     for number in changes.old_nodes():
         changes.make(number, edited.node[number])
@@ -44,8 +44,7 @@ def apply_to_function(
         signatures: the signatures once the edits are made. New nodes behind the last of them are
             casts.
     """
-    edited = type(function)()
-    edited.CopyFrom(function)
+    edited = copy.deepcopy(function)
     results = edited.signature.output_arg
     first_result = len(edited.signature.input_arg)
     first_node = first_result + len(results)

@@ -7,6 +7,7 @@ other shapes.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,8 +84,7 @@ class BatchShapes:
         """Infers the shapes of all nodes of a GraphDef, by name, for one batch size."""
         from tensorflow.python.framework import importer
 
-        filled = type(nodes)()
-        filled.CopyFrom(nodes)
+        filled = copy.deepcopy(nodes)
         for shape in filter(_is_open, _given_shapes(filled)):
             shape.dim[0].size = size
         _size_elements(filled, size)

@@ -92,7 +92,7 @@ class Scopes:
 
     def __init__(self) -> None:
         self._layers: dict[str, tuple[KerasLayer, ...]] = {}
-        self._places: dict[str, _Place] = {}  # the answers by scope, dropped when the record grows
+        self._place_in = functools.lru_cache(_MOST)(self._read)  # forgets when the record grows
 
     def record(self, scope: str, layer: KerasLayer) -> None:
         """Notes that a layer opened a scope.
@@ -109,12 +109,12 @@ class Scopes:
         if not known and len(self._layers) >= _MOST:
             self._layers.pop(next(iter(self._layers)))
         self._layers[scope] = (layer, *(other for other in known if other != layer))
-        self._places = {}
+        self._place_in.cache_clear()
 
     def forget(self) -> None:
         """Forgets everything."""
         self._layers = {}
-        self._places = {}
+        self._place_in.cache_clear()
 
     def paths(self) -> list[str]:
         """Returns the paths of all layers, each once."""
@@ -123,15 +123,9 @@ class Scopes:
 
     def place(self, name: str) -> _Place:
         """Returns the place where a node was made."""
-        scope = name.rpartition("/")[0]
-        if scope not in self._places:
-            if len(self._places) >= _MOST:
-                self._places = {}
-            names = scope.split("/") if scope else []
-            self._places[scope] = self._read(names)
-        return self._places[scope]
+        return self._place_in(name.rpartition("/")[0])
 
-    def _read(self, scopes: Sequence[str]) -> _Place:
+    def _read(self, around: str) -> _Place:
         """Separates the scopes that TensorFlow added from those of layers.
 
         A recorded scope may begin at any part, because a loop's body repeats the scopes around the
@@ -139,6 +133,7 @@ class Scopes:
         it from the beginning of a graph's names: the first part, or one behind a scope that
         TensorFlow added.
         """
+        scopes = around.split("/") if around else []
         parts = []
         named = []
         layers: tuple[KerasLayer, ...] = ()
@@ -372,11 +367,8 @@ class FreshNames:
 
     def make(self, stem: str) -> str:
         """Returns a name that begins with the stem; a number stands between it and the suffix."""
-        number = 0
-        name = f"{stem}-0-{self._suffix}"
-        while name in self._taken:
-            number += 1
-            name = f"{stem}-{number}-{self._suffix}"
+        names = (f"{stem}-{number}-{self._suffix}" for number in itertools.count())
+        name = next(name for name in names if name not in self._taken)
         self._taken.add(name)
         return name
 

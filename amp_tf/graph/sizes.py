@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amp_tf.graph.algorithms import flood, heaviest_ends
-from amp_tf.graph.datatypes import SIZES, Indices, Mask, Node, Unit
+from amp_tf.graph.datatypes import SIZES, Indices, Mask, Node, Unit, indices
 from amp_tf.graph.edits import Tensor
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists.cost_tables import FREE
@@ -198,7 +198,7 @@ class Lifetimes:
                 elements[node, port] = count
 
         is_bound = view.mask_with(CONTROL_FLOW | REFERENCE_VARIABLES)
-        seeds = np.flatnonzero(is_bound).tolist()
+        seeds = indices(is_bound)
         is_bound[flood(seeds, bytearray(~is_bound), [order.outward])] = True
         return cls(times, order, is_bound, owners, elements, units, reads)
 

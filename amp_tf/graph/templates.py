@@ -94,7 +94,7 @@ class Template:
         self._arguments = (*op_def.input_arg, *op_def.output_arg)
         numbers = {arg.number_attr for arg in self._arguments if arg.number_attr}
         self._counts = [*self._type_lists, *sorted(numbers)]
-        self._by_arity: dict[tuple[int, ...], Signature] = {}
+        self._of_arity = functools.cache(self._build)
 
     def signature(self, node: Any) -> Signature:
         """The signature of a NodeDef of this op.
@@ -103,11 +103,7 @@ class Template:
             GraphError: an attribute that gives the number of inputs or outputs is missing or
                 negative; the reader adds the place.
         """
-        arity = tuple(self._count(node, name) for name in self._counts)
-        if arity not in self._by_arity:
-            counts = dict(zip(self._counts, arity, strict=True))
-            self._by_arity[arity] = self._build(counts)
-        return self._by_arity[arity]
+        return self._of_arity(*(self._count(node, name) for name in self._counts))
 
     def _count(self, node: Any, name: str) -> int:
         """Reads how many ports an attribute gives."""
@@ -125,7 +121,8 @@ class Template:
             raise GraphError(what, fix=_EXPORT_AGAIN)
         return int(count)
 
-    def _build(self, counts: dict[str, int]) -> Signature:
+    def _build(self, *arity: int) -> Signature:
+        counts = dict(zip(self._counts, arity, strict=True))
         slots: dict[_Key, int] = {}
         inputs = []
         for arg in self.op_def.input_arg:
@@ -211,7 +208,7 @@ class Templates:
     ) -> None:
         functions = library.function if library else ()
         self._functions = {function.signature.name: function for function in functions}
-        self._reaching: dict[frozenset[str], frozenset[str]] = {}
+        self._may_run = functools.cache(functools.partial(_may_run, self._functions))
         self._own: dict[str, Template] = {}
         self._successors = successors or {}
 
@@ -239,35 +236,25 @@ class Templates:
 
         An unknown function may run any op.
         """
-        callees = called(node, self._functions)
-        if not self._functions.keys() >= {*callees}:
+        return self._may_run(tuple(called(node, self._functions)), ops)
+
+
+def _may_run(functions: Mapping[str, Any], names: Iterable[str], ops: frozenset[str]) -> bool:
+    """Tells whether one of some ops may run in functions of a library, or in those they call."""
+    waiting = list(names)
+    seen = set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        if name not in functions:
             return True
-        if ops not in self._reaching:
-            self._reaching[ops] = self._functions_with(ops)
-        return not self._reaching[ops].isdisjoint(callees)
-
-    def _functions_with(self, ops: frozenset[str]) -> frozenset[str]:
-        """Returns the names of the functions in which one of some ops may run.
-
-        It may run there directly or in a call.
-        """
-        functions = self._functions
-        found = set()
-        callees: dict[str, set[str]] = {}
-        for name, function in functions.items():
-            callees[name] = set()
-            for node in function.node_def:
-                callees[name].update(called(node, functions))
-                if node.op in ops:
-                    found.add(name)
-            if not functions.keys() >= callees[name]:
-                found.add(name)
-        # Callers are added until there are no more.
-        count = -1
-        while len(found) > count:
-            count = len(found)
-            found.update(name for name, names in callees.items() if not names.isdisjoint(found))
-        return frozenset(found)
+        seen.add(name)
+        for node in functions[name].node_def:
+            if node.op in ops:
+                return True
+            waiting += called(node, functions)
+    return False
 
 
 @functools.cache

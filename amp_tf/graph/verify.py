@@ -25,7 +25,7 @@ import numpy as np
 
 from amp_tf.graph.algorithms import is_sorted
 from amp_tf.graph.attributes import ROUNDED_ATTR
-from amp_tf.graph.datatypes import FLOAT, Indices, Mask
+from amp_tf.graph.datatypes import FLOAT, Indices, Mask, indices, mask_of
 from amp_tf.graph.edits import NO_EDITS, Edits
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import CASTS, LOOP_CLOSERS
@@ -50,8 +50,7 @@ class Case:
     @functools.cached_property
     def rounded(self) -> Mask:
         """The nodes that got the mark of a rounded product."""
-        found = np.zeros(self.after.node_count, np.bool_)
-        found[self.after.marked(ROUNDED_ATTR)] = True
+        found = mask_of(self.after.marked(ROUNDED_ATTR), self.after.node_count)
         found[self.original.marked(ROUNDED_ATTR)] = False
         return found
 
@@ -134,7 +133,7 @@ def _attributes_kept(case: Case) -> str:
     _, firsts = np.unique(kinds, return_index=True)
     is_compared = before.of_kinds(map(bool, before.marks), np.bool_)
     is_compared[firsts] = True
-    for node in np.flatnonzero(is_compared).tolist():
+    for node in indices(is_compared):
         old = before.protos[node]
         new = after.protos[node]
         if old != new and _attributes(old) != _attributes(new):

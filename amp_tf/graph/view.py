@@ -11,8 +11,8 @@ import dataclasses
 import functools
 import itertools
 from array import array
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +29,12 @@ from amp_tf.graph.attributes import (
     read_types,
     value_of,
 )
-from amp_tf.graph.datatypes import Indices, Mask, Node, Port, Unit
+from amp_tf.graph.datatypes import Indices, Mask, Node, Port, Unit, indices, mask_of
 from amp_tf.graph.editor import EditedNodes
 from amp_tf.graph.edits import Edits, Reader, Retype, Tensor
 from amp_tf.graph.templates import Signature, Slot, Templates
+
+_Value = TypeVar("_Value", bound=np.generic)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,33 +89,34 @@ def _no_controls() -> Indices:
 class Adjacency:
     """The neighbours of each unit, in both directions, as flat arrays.
 
-    The fanins of ``u`` are ``fanin[fanin_start[u]:fanin_start[u + 1]]``, its fanouts the same slice
-    of ``fanout`` by ``fanout_start``. ``inward`` and ``outward`` are the two pairs of arrays.
+    Attributes:
+        inward, outward: the units that each unit reads, and those that read it.
     """
 
     def __init__(self, sources: Indices, readers: Indices, count: int) -> None:
         self.inward = compress(readers, sources, count)
         self.outward = compress(sources, readers, count)
-        self.fanin_start, self.fanin = self.inward
-        self.fanout_start, self.fanout = self.outward
 
     def fanins(self, unit: Unit) -> list[Unit]:
-        return self.fanin[self.fanin_start[unit] : self.fanin_start[unit + 1]].tolist()
+        starts, units = self.inward
+        return units[starts[unit] : starts[unit + 1]].tolist()
 
     def fanouts(self, unit: Unit) -> list[Unit]:
-        return self.fanout[self.fanout_start[unit] : self.fanout_start[unit + 1]].tolist()
+        starts, units = self.outward
+        return units[starts[unit] : starts[unit + 1]].tolist()
 
 
-def compress(keys: Indices, values: Indices, count: int) -> tuple[array[int], array[int]]:
+#: Rows in compressed form: where each row starts, with the number of values at the end; the values.
+Rows: TypeAlias = "tuple[array[int], array[int]]"
+
+
+def compress(keys: Indices, values: Indices, count: int) -> Rows:
     """Sorts values into rows by their keys (compressed sparse rows).
 
     Args:
         keys: the row of each value, below ``count``.
         values: the values, which keep their order within a row.
         count: the number of rows.
-
-    Returns:
-        Where each row starts, with the number of values at the end; the values row by row.
     """
     small_keys = keys.astype(np.min_scalar_type(count))  # numpy sorts two bytes faster
     order = np.argsort(small_keys, kind="stable")
@@ -154,6 +157,7 @@ class GraphView:
         kinds: the number of each node's kind; nodes of one kind differ in name, device, inputs and
             the values of TensorFlow's own marks alone.
         of_kind: the signature of each kind.
+        types: the ``DataType`` numbers of the slots of all kinds, one kind after the other.
         marks: the names of TensorFlow's marks on each kind.
         base: the first unit of each node, and the number of units at the end.
         slot_of_unit: for each unit, the number of its slot among the slots of all kinds, one kind
@@ -171,6 +175,7 @@ class GraphView:
     signatures: list[Signature]
     kinds: Indices
     of_kind: Sequence[Signature]
+    types: Sequence[int]
     marks: Sequence[Sequence[str]]
     base: Sequence[Unit] | Indices
     slot_of_unit: Indices
@@ -202,6 +207,7 @@ class GraphView:
             signatures=signatures,
             kinds=kinds,
             of_kind=of_kind,
+            types=types,
             base=compact(base),
             slot_of_unit=slot_of_unit,
             dtypes=compact(np.array(types, np.int32)[slot_of_unit]),
@@ -246,7 +252,7 @@ class GraphView:
 
     def nodes_with(self, trait: Container[str]) -> list[Node]:
         """Returns the nodes whose ops have a trait (:class:`amp_tf.oplists.table.Trait`)."""
-        return np.flatnonzero(self.mask_with(trait)).tolist()  # type: ignore[no-any-return]
+        return indices(self.mask_with(trait))
 
     def mask_with(self, trait: Container[str]) -> Mask:
         """Tells for each node whether its op has a trait."""
@@ -267,7 +273,7 @@ class GraphView:
         """Spreads one value for each kind of node to an array with one for each node."""
         return np.fromiter(values, dtype, len(self.of_kind))[self.kinds]
 
-    def of_slots(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def of_slots(self, values: npt.NDArray[_Value]) -> npt.NDArray[_Value]:
         """Spreads one value for each slot of each kind, in order, to an array with one for each
         unit.
         """
@@ -280,27 +286,17 @@ class GraphView:
         They are the number of values, the number of those that are finite and not zero, and the
         largest magnitude of a finite one.
         """
-        found = np.zeros((3, self.node_count), np.float32)
+        of_kinds = np.zeros((3, len(self.of_kind)), np.float32)
         constants = self.nodes_with((CONST_OP,))
-        found[:, constants] = np.array(self.read_once(constants, _figures_of)).T.reshape(3, -1)
-        return found
+        examples = dict(zip(self.kinds[constants].tolist(), constants, strict=True))
+        for kind, node in examples.items():
+            of_kinds[:, kind] = _figures_of(self.protos[node])
+        return of_kinds[:, self.kinds]
 
     def marked(self, mark: str) -> list[Node]:
         """Returns the nodes that have one of TensorFlow's marks."""
         has_mark = self.of_kinds((mark in marks for marks in self.marks), np.bool_)
-        return np.flatnonzero(has_mark).tolist()  # type: ignore[no-any-return]
-
-    def read_once(self, nodes: Sequence[Node], read: Callable[[Any], Any]) -> list[Any]:
-        """Reads attributes of some nodes, once for each kind.
-
-        Args:
-            nodes: the nodes.
-            read: reads a NodeDef.
-        """
-        kinds = self.kinds[np.asarray(nodes, np.int32)].tolist()
-        examples = dict(zip(kinds, nodes, strict=True))
-        found = {kind: read(self.protos[node]) for kind, node in examples.items()}
-        return [found[kind] for kind in kinds]
+        return indices(has_mark)
 
     def units(self, node: Node) -> range:
         return range(self.base[node], self.base[node + 1])
@@ -320,9 +316,22 @@ class GraphView:
         """The node of each unit."""
         return compact(np.repeat(np.arange(self.node_count), np.diff(self.base)))
 
-    def spread(self, node_values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def units_of(self, nodes: npt.NDArray[_Value]) -> npt.NDArray[_Value]:
         """Spreads an array with one entry for each node to one with an entry for each unit."""
-        return node_values[np.asarray(self.unit_nodes, np.int32)]
+        return nodes[np.asarray(self.unit_nodes, np.int32)]
+
+    def units_with(self, trait: Container[str]) -> Mask:
+        """Returns the units of the nodes whose ops have a trait."""
+        return self.units_of(self.mask_with(trait))
+
+    def nodes_of(self, units: Mask) -> Mask:
+        """Returns the nodes that have at least one of some units."""
+        return mask_of(np.asarray(self.unit_nodes, np.int32)[units], self.node_count)
+
+    def fixed_units(self) -> Mask:
+        """Returns the units whose type the op's definition fixes."""
+        is_fixed = [slot.is_fixed for kind in self.of_kind for slot in kind.slots]
+        return self.of_slots(np.array(is_fixed, np.bool_))
 
     def slot(self, node: Node, unit: Unit) -> Slot:
         return self.signatures[node].slots[unit - self.base[node]]
@@ -334,11 +343,11 @@ class GraphView:
 
     def readers(self, node: Node, port: Port | None = None) -> list[Reader]:
         """Returns the data inputs that read a node's results, or those of one port."""
-        starts, readers, ports = self._outward
-        first, end = starts[node], starts[node + 1]
+        starts, readers = self._outward
+        found = readers[starts[node] : starts[node + 1]]
         if port is None:
-            return readers[first:end]
-        return [readers[edge] for edge in range(first, end) if ports[edge] == port]
+            return found
+        return [reader for reader in found if self.inputs(reader[0])[reader[1]] == (node, port)]
 
     def only_reader(self, node: Node) -> Node | None:
         """Returns the only reader of a node's results; ``None`` unless they are read once."""
@@ -368,13 +377,12 @@ class GraphView:
         return starts.tolist(), list(self.edges.rows("src_node", "src_port"))
 
     @functools.cached_property
-    def _outward(self) -> tuple[list[int], list[Reader], list[Port]]:
-        """The starts of each node's edges to readers, the inputs that read, and the ports read."""
+    def _outward(self) -> tuple[list[int], list[Reader]]:
+        """The starts of each node's readers, and the inputs that read."""
         nodes = np.arange(self.node_count + 1, dtype=np.int32)
         edges = self.edges.at(np.argsort(self.edges.src_node, kind="stable"))
         starts = np.searchsorted(edges.src_node, nodes)
-        readers = list(edges.rows("dst_node", "dst_position"))
-        return starts.tolist(), readers, edges.src_port.tolist()
+        return starts.tolist(), list(edges.rows("dst_node", "dst_position"))
 
     @functools.cached_property
     def given_arguments(self) -> list[Node]:
@@ -453,12 +461,14 @@ class GraphView:
         new_count = len(others["names"]) - self.node_count
         all_kinds = np.concatenate([self.kinds, np.zeros(new_count, np.int32)])
         all_kinds[numbers] = len(self.of_kind) + kinds
-        own_types = np.zeros(sum(len(kind.slots) for kind in self.of_kind), np.int32)
-        own_types[self.slot_of_unit] = self.dtypes
-        all_types = [*own_types.tolist(), *types]
-        signatures = [*self.of_kind, *of_kind]
-        others["marks"] = [*self.marks, *marks]
-        return GraphView.of(signatures, all_kinds, all_types, function=self.function, **others)
+        return GraphView.of(
+            [*self.of_kind, *of_kind],
+            all_kinds,
+            [*self.types, *types],
+            function=self.function,
+            marks=[*self.marks, *marks],
+            **others,
+        )
 
     def _ends_after(self, edits: Edits) -> Indices:
         """Returns the ends of the data edges once the edits are made, as :meth:`connected` takes

@@ -59,12 +59,12 @@ INPUT_GRADIENTS = Trait(
 _FILTER_GRADIENTS = Trait(
     "Conv2DBackpropFilter Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter"
 )
-#: The ports of each convolution's filter and of the values on its output side, each as (is an
-#: input, number).
-CONVOLUTIONS: dict[str, tuple[tuple[bool, int], tuple[bool, int]]] = {
-    **dict.fromkeys(sorted(_FORWARD), ((True, 1), (False, 0))),
-    **dict.fromkeys(sorted(INPUT_GRADIENTS), ((True, 1), (True, 2))),
-    **dict.fromkeys(sorted(_FILTER_GRADIENTS), ((False, 0), (True, 2))),
+#: The inputs that are each convolution's filter and the values on its output side; -1 stands for
+#: its result.
+CONVOLUTIONS: dict[str, tuple[int, int]] = {
+    **dict.fromkeys(sorted(_FORWARD), (1, -1)),
+    **dict.fromkeys(sorted(INPUT_GRADIENTS), (1, 2)),
+    **dict.fromkeys(sorted(_FILTER_GRADIENTS), (-1, 2)),
 }
 #: The attributes by which products of matrices read their second one transposed.
 TRANSPOSING = ("adj_y", "transpose_b")

@@ -7,43 +7,28 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.datatypes import Indices, Node, Unit
+from amp_tf.graph.datatypes import Indices, Node, NodeMask, Unit, UnitMask, mask_of
 from amp_tf.graph.sizes import Shapes
+from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists.table import ALLOW, CLEAR, DENY, INFER, SUCCESSOR_OPS
 from amp_tf.oplists.targets import Resolution, Target
 from amp_tf.painting import eligibility
 from amp_tf.painting.decisions import Decision, Verdict
 from amp_tf.painting.eligibility import Obstacles
-from amp_tf.painting.masks import (
-    Direction,
-    NodeMask,
-    UnitMask,
-    fixed_units,
-    mask_of,
-    nodes_of,
-    reach,
-    units_of,
-)
 from amp_tf.painting.reasons import FORCED, Balance, Code
 
 if TYPE_CHECKING:
     from amp_tf.painting.value_graph import ValueGraph
 
 _LIST_NUMBERS = {ALLOW: 1, INFER: 2, DENY: 3, CLEAR: 4}
-#: For each verdict, the paint that it concerns, and whether it puts the paint on or takes it off.
-_PAINTS = {
-    Verdict.ALLOW: ("allow", True),
-    Verdict.DENY: ("deny", True),
-    Verdict.LEAVE: ("allow", False),
-}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,9 +37,7 @@ class Subject:
 
     Attributes:
         assumed: ops that are painted as if they had 16-bit kernels for all type attributes.
-        is_function: says of an op whether it is the name of a function.
-        calls_products: says of the NodeDef of a node that holds or calls functions whether these
-            compute products.
+        templates: knows the functions that nodes may call.
         is_loop_body: whether the graph is the body of a functional loop, whose results are its next
             arguments, in this order.
         shapes: the static shapes of the graph's tensors; ``None`` for those that its nodes carry.
@@ -67,8 +50,7 @@ class Subject:
     resolution: Resolution
     obstacles: Obstacles
     assumed: frozenset[str] = frozenset()
-    is_function: Callable[[str], bool] = lambda op: False
-    calls_products: Callable[[Any], bool] = lambda node: True
+    templates: Templates = dataclasses.field(default_factory=Templates)
     is_loop_body: bool = False
     shapes: Shapes | None = None
     cost_model: Callable[[Canvas], Canvas] | None = None
@@ -84,11 +66,11 @@ class Subject:
     def calls(self) -> NodeMask:
         """The nodes that hold or call functions."""
         kinds = self.view.of_kind
-        is_call = (kind.holds_functions or self.is_function(kind.op) for kind in kinds)
+        is_call = (kind.holds_functions or self.templates.is_function(kind.op) for kind in kinds)
         return self.view.of_kinds(is_call, np.bool_)
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Marks:
     """The marks that a painting leaves on each unit: they say why, without the graph's edges.
 
@@ -119,19 +101,16 @@ class Marks:
     weighed: Mapping[Unit, Balance | str]
 
     @staticmethod
-    def blank(count: int) -> dict[str, Any]:
-        """Returns the attributes that paint has before the first decision."""
-        nothing = np.zeros(count, np.bool_)
-        return {
-            "allow": nothing,
-            "deny": nothing,
-            "code": np.zeros(count, np.uint8),
-            "cause": np.arange(count, dtype=np.int32),
-            "weighed": {},
-        }
+    def blank(count: int) -> Marks:
+        """Returns the marks of units that are on no list and have no paint."""
+        none = np.zeros(count, np.bool_)
+        lists = (none, none, none, none)
+        facts = (none, none, none)
+        code = np.zeros(count, np.uint8)
+        return Marks(*lists, *facts, none, none, code, np.arange(count, dtype=np.int32), {})
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Canvas(Marks):
     """A graph with its lists and its paint.
 
@@ -162,21 +141,24 @@ class Canvas(Marks):
         lists = _list_numbers(subject)
         code_of = subject.obstacles.code_of
         lasting = [node for node, code in code_of.items() if code is not Code.OTHER_DEVICE]
-        processable = ~units_of(view, mask_of(code_of, view.node_count))
+        processable = ~view.units_of(mask_of(code_of, view.node_count))
         type_allowed, convertible = _convertible(subject, lists)
-        of_units = view.spread(lists)
-        return cls(
-            subject=subject,
+        of_units = view.units_of(lists)
+        marks = dataclasses.replace(
+            cls.blank(view.unit_count),
             **{f"on_{name}": of_units == number for name, number in _LIST_NUMBERS.items()},
             is_float32=np.asarray(view.dtypes) == datatypes.FLOAT,
-            processable=processable,
-            locked=units_of(view, mask_of(lasting, view.node_count)),
             type_allowed=type_allowed & processable,
             convertible=convertible & processable,
+        )
+        return cls(
+            **vars(marks),
+            subject=subject,
+            processable=processable,
+            locked=view.units_of(mask_of(lasting, view.node_count)),
             src=edges.src_unit,
             dst=edges.dst_unit,
             links=Adjacency(edges.src_unit, edges.dst_unit, view.unit_count),
-            **cls.blank(view.unit_count),
         )
 
     @property
@@ -200,24 +182,10 @@ class Canvas(Marks):
         """Returns whether a user forced a unit to be 16 bit."""
         return self.code[unit] in FORCED
 
-    def units_with(self, ops: Container[str]) -> UnitMask:
-        """Returns the units of nodes with some ops."""
-        return units_of(self.view, self.view.mask_with(ops))
-
-    def nodes_of(self, units: UnitMask) -> NodeMask:
-        """Returns the nodes that have at least one of some units."""
-        return nodes_of(self.view, units)
-
     def float32_units(self, nodes: Iterable[Node]) -> list[Unit]:
         """Returns the float32 units of some nodes, in the order of the nodes."""
         is_float32 = self.is_float32.tobytes()
         return [unit for node in nodes for unit in self.view.units(node) if is_float32[unit]]
-
-    def reach(
-        self, seeds: Iterable[Unit], through: UnitMask, direction: Direction
-    ) -> dict[Unit, Unit]:
-        """Returns the units that :func:`~amp_tf.painting.masks.reach` finds, with their causes."""
-        return reach(self.links, seeds, through, direction)
 
     def having(self, **attributes: Any) -> Canvas:
         """Returns the canvas with some attributes replaced. ``dataclasses.replace`` is slower."""
@@ -265,8 +233,8 @@ def _fold(fresh: Canvas, decision: Decision) -> None:
         fresh.on_allow[units] = False
         fresh.allow[units] = False
         fresh.deny[units] = True
-    elif decision.verdict in _PAINTS:
-        name, value = _PAINTS[decision.verdict]
+    elif decision.verdict is not Verdict.NOTE:
+        name, value = decision.verdict.value
         flags = getattr(fresh, name)
         units = units[flags[units] != value]
         flags[units] = value
@@ -298,14 +266,13 @@ def _convertible(subject: Subject, lists: Indices) -> tuple[UnitMask, UnitMask]:
     """
     view = subject.view
     target = subject.target
-    force_all = target.lists.force_all
-    forced = mask_of(subject.obstacles.forced, view.node_count)
-    candidates = ((lists != 0) & (lists != _LIST_NUMBERS[DENY])) | forced | force_all
-    whole = (lists == _LIST_NUMBERS[ALLOW]) | forced | force_all
+    forced = mask_of(subject.obstacles.forced, view.node_count) | target.lists.force_all
+    candidates = ((lists != 0) & (lists != _LIST_NUMBERS[DENY])) | forced
+    whole = (lists == _LIST_NUMBERS[ALLOW]) | forced
     refused = subject.obstacles.refused
     allowed, runnable = eligibility.find_convertible(view, target, candidates, whole, refused)
     if subject.assumed:
-        units = units_of(view, view.mask_with(subject.assumed)) & ~fixed_units(view)
+        units = view.units_with(subject.assumed) & ~view.fixed_units()
         units &= np.asarray(view.dtypes) == datatypes.FLOAT
         allowed |= units
         runnable |= units

@@ -11,8 +11,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from amp_tf.graph.datatypes import Node, Unit
-from amp_tf.painting.masks import NodeMask, indices, units_of
+from amp_tf.graph.datatypes import Node, NodeMask, Unit, indices
 from amp_tf.painting.reasons import Balance, Code
 
 if TYPE_CHECKING:
@@ -20,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Verdict(enum.Enum):
-    """The effect of a decision on its units."""
+    """The effect of a decision on its units: a paint, and whether it is put on or taken off."""
 
-    ALLOW = enum.auto()  #: paints them allow; units that are allow keep their reason
-    DENY = enum.auto()  #: paints them deny; units that are deny keep their reason
-    LEAVE = enum.auto()  #: takes allow paint off them
+    ALLOW = ("allow", True)  #: paints them allow; units that are allow keep their reason
+    DENY = ("deny", True)  #: paints them deny; units that are deny keep their reason
+    LEAVE = ("allow", False)  #: takes allow paint off them
     #: takes them off the allow list, where no user forced them, and paints them deny
-    KEEP = enum.auto()
-    NOTE = enum.auto()  #: paints nothing, and says why they are on no list
+    KEEP = ("allow list", False)
+    NOTE = ("reason", True)  #: paints nothing, and says why they are on no list
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +72,7 @@ class NodeDecision:
         listed = canvas.spreading & canvas.is_float32
         if self.verdict is Verdict.KEEP:
             listed = canvas.on_allow
-        units = indices(units_of(view, self.nodes) & listed)
+        units = indices(view.units_of(self.nodes) & listed)
         causes: dict[Unit, Unit] = {}
         if self.causes:
             for unit in units:

@@ -12,14 +12,14 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ARG_OP, ROUNDED_ATTR
-from amp_tf.graph.datatypes import Node
+from amp_tf.graph.datatypes import Node, NodeMask, UnitMask
 from amp_tf.graph.names import SPLIT_SUFFIX, Matcher, matcher, whole_of
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.sizes import NO_SHAPES, Shapes, shape_of
@@ -29,7 +29,6 @@ from amp_tf.oplists import kernels
 from amp_tf.oplists.cost_tables import INPUT_GRADIENTS
 from amp_tf.oplists.table import CONSTANTS, FUSED_PRODUCTS, KERNELS_DECIDE, NEVER_FORCED
 from amp_tf.oplists.targets import CPU_DEVICE, Resolution, Target
-from amp_tf.painting.masks import NodeMask, UnitMask, units_of
 from amp_tf.painting.reasons import Code
 from amp_tf.painting.work import filter_shape, input_shapes
 from amp_tf.values import is_layer_pattern
@@ -198,11 +197,9 @@ def _find_refused(view: GraphView, shapes: Shapes, target: Target) -> dict[Node,
     if target.device_type != CPU_DEVICE or target.is_xla:
         return {}
     found: dict[Node, str] = {}
-    for node in view.nodes_with(kernels.PAIRED):
-        op, position = kernels.PAIRED[view.ops[node]]
-        source = view.inputs(node)[position][0]
-        if view.ops[source] == op and kernels.has_channels_first(view.protos[node].attr):
-            found.update(dict.fromkeys((source, node), kernels.PAIRED_WHAT))
+    for pair in paired_maxima(view):
+        if kernels.has_channels_first(view.protos[pair[1]].attr):
+            found.update(dict.fromkeys(pair, kernels.PAIRED_WHAT))
     for row in kernels.refusals(target.precision.data_type, runs_eigen=target.runs_eigen):
         for node in view.nodes_with(row.ops - target.rounded):
             if row.is_asked(
@@ -210,6 +207,15 @@ def _find_refused(view: GraphView, shapes: Shapes, target: Target) -> dict[Node,
             ):
                 found.setdefault(node, row.what)
     return found
+
+
+def paired_maxima(view: GraphView) -> Iterator[tuple[Node, Node]]:
+    """Yields the nodes of :data:`kernels.PAIRED`: each forward node with its gradient."""
+    for node in view.nodes_with(kernels.PAIRED):
+        forward, position = kernels.PAIRED[view.ops[node]]
+        source, _ = view.inputs(node)[position]
+        if view.ops[source] == forward:
+            yield source, node
 
 
 def _channels(view: GraphView, node: Node, shapes: Shapes) -> tuple[int, int]:
@@ -277,93 +283,89 @@ def find_convertible(
     """
     allowed = np.zeros(view.unit_count, np.bool_)
     runnable = np.zeros(view.unit_count, np.bool_)
-    # The first slot of each kind, in a numbering of the slots of all kinds.
-    starts = [0, *itertools.accumulate(len(signature.slots) for signature in view.of_kind)]
     for together in (False, True):
         nodes = candidates & (whole == together)
         # Nodes of one kind have the same answer, so one node of each kind is looked at.
         node_of_kind = np.full(len(view.of_kind), -1)
         node_of_kind[view.kinds[nodes]] = np.flatnonzero(nodes)
-        # For each slot, whether it may be 16 bit by the op's definition, and by a kernel.
-        may_be = np.zeros(starts[-1], np.bool_)
-        runs = np.zeros(starts[-1], np.bool_)
-        examples = zip(view.of_kind, node_of_kind.tolist(), strict=True)
-        for kind, (signature, node) in enumerate(examples):
+        answers: list[_Answer] = []
+        for signature, node in zip(view.of_kind, node_of_kind.tolist(), strict=True):
             if node < 0:
+                answers += [_NEITHER] * len(signature.slots)
                 continue
+            runs = None
+            if signature.op in target.without_kernel:
+                runs = False
+            elif target.device_type == CPU_DEVICE and signature.op in target.rounded:
+                # Each op on the lists has a float32 kernel, which may compute the 16-bit type.
+                runs = True
             types = tuple(view.dtypes[view.base[node] : view.base[node + 1]])
-            if datatypes.FLOAT not in types:
-                continue
-            # Each op on the lists has a float32 kernel, which may compute the 16-bit type.
-            is_rounded = target.device_type == CPU_DEVICE and signature.op in target.rounded
-            asked = (target.device_type, target.precision.data_type, together, is_rounded)
-            by_definition, by_kernel = _positions(signature, types, *asked)
-            for position in by_definition:
-                may_be[starts[kind] + position] = True
-            if signature.op not in target.without_kernel:
-                for position in by_kernel:
-                    runs[starts[kind] + position] = True
+            asked = (target.device_type, target.precision.data_type, together, runs)
+            answers += _answers(signature, types, *asked)
         # A slot's answer holds for the units of all nodes of its kind.
-        units = units_of(view, nodes)
+        units = view.units_of(nodes)
+        may_be, have_kernels = np.array(answers, np.bool_).reshape(-1, 2).T
         allowed |= units & view.of_slots(may_be)
-        runnable |= units & view.of_slots(runs)
+        runnable |= units & view.of_slots(have_kernels)
     for node in refused:
         runnable[view.units(node)] = False
     return allowed, runnable
 
 
+#: Whether a slot may be 16 bit by the op's definition, and whether a kernel computes it then.
+_Answer: TypeAlias = tuple[bool, bool]
+_NEITHER: _Answer = (False, False)
+
+
 @functools.lru_cache(maxsize=8192)
-def _positions(
+def _answers(
     signature: Signature,
     types: tuple[int, ...],
     device_type: str,
     wanted: int,
     together: bool,
-    is_rounded: bool,
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the slots of a kind of nodes that the op's definition lets be 16 bit, and those of
-    them that have a kernel.
+    runs: bool | None,
+) -> Sequence[_Answer]:
+    """Returns the answer for each slot of a kind of nodes.
+
+    Args:
+        runs: whether the kernels run; ``None`` to ask TensorFlow.
     """
     if signature.holds_functions or signature.op in CONSTANTS:
-        return (), ()
-    allowed = []
-    for position, slot in enumerate(signature.slots):
-        is_free = signature.op in KERNELS_DECIDE and not slot.is_fixed
-        if types[position] == datatypes.FLOAT and (is_free or slot.can_be(wanted)):
-            allowed.append(position)
-    if is_rounded:
-        return tuple(allowed), tuple(allowed)
+        return [_NEITHER] * len(types)
+    allowed: list[bool] = []
+    attrs: dict[str, None] = {}
     types_of: dict[str, list[int]] = {}
     for slot, data_type in zip(signature.slots, types, strict=True):
         types_of.setdefault(slot.attr, []).append(data_type)
+        is_free = signature.op in KERNELS_DECIDE and not slot.is_fixed
+        allowed.append(data_type == datatypes.FLOAT and (is_free or slot.can_be(wanted)))
+        if allowed[-1]:
+            attrs[slot.attr] = None
 
-    def runs(choice: Iterable[str]) -> bool:
+    def has_kernel(choice: Iterable[str]) -> bool:
         """Returns whether a kernel accepts some attributes in 16 bit: all their float32 entries if
         they change together, else the first of each.
         """
-        changed = dict(types_of)
+        changed = {attr: list(given) for attr, given in types_of.items()}
         for attr in choice:
-            changed[attr] = _converted(types_of[attr], wanted, together)
+            converted = changed[attr]
+            while datatypes.FLOAT in converted:
+                converted[converted.index(datatypes.FLOAT)] = wanted
+                if not together:
+                    break
         return kernels.has_kernel(signature.op, device_type, changed)
 
-    attrs = list(dict.fromkeys(signature.slots[position].attr for position in allowed))
     runnable: Iterable[str] = ()
-    if not together:
-        runnable = [attr for attr in attrs if runs((attr,))]
-    else:  # the largest set that a kernel accepts, the first of several
+    if runs:
+        runnable = attrs
+    elif runs is None and not together:
+        runnable = [attr for attr in attrs if has_kernel((attr,))]
+    elif runs is None:  # the largest set that a kernel accepts, the first of several
         sizes = range(len(attrs), 0, -1)
         choices = (itertools.combinations(attrs, size) for size in sizes)
-        runnable = next(filter(runs, itertools.chain.from_iterable(choices)), ())
-    found = [position for position in allowed if signature.slots[position].attr in runnable]
-    return tuple(allowed), tuple(found)
-
-
-def _converted(types: Sequence[int], wanted: int, together: bool) -> list[int]:
-    """Returns the types with float32 replaced, everywhere or at its first place."""
-    found = list(types)
-    for place, of in enumerate(types):
-        if of == datatypes.FLOAT:
-            found[place] = wanted
-            if not together:
-                break
+        runnable = next(filter(has_kernel, itertools.chain.from_iterable(choices)), ())
+    found = []
+    for slot, is_allowed in zip(signature.slots, allowed, strict=True):
+        found.append((is_allowed, is_allowed and slot.attr in runnable))
     return found

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from amp_tf.graph.datatypes import Unit, indices, mask_of
 from amp_tf.oplists import table
 from amp_tf.oplists.targets import CPU_DEVICE, Target
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.decisions import Decision, Verdict
-from amp_tf.painting.masks import indices, mask_of
 from amp_tf.painting.reasons import Code
 
 #: Ops whose 16-bit kernels lose more than a rounding, with the reason and the targets.
@@ -44,7 +44,7 @@ def take_inexact_off_lists(canvas: Canvas) -> Canvas:
     for ops, reason, applies in INEXACT:
         if not applies(canvas.target):
             continue
-        units = canvas.units_with(ops) & canvas.spreading & canvas.is_float32
+        units = canvas.view.units_with(ops) & canvas.spreading & canvas.is_float32
         if units.any():
             unlisted = Decision(Verdict.NOTE, indices(units), reason)
             canvas = canvas.relisted(units).after(unlisted)
@@ -72,13 +72,13 @@ def take_bounded_off_deny(canvas: Canvas) -> Canvas:
         allow2 = MatMul(infer2, x)     f16
     """
     view = canvas.view
-    edges = view.edges
-    unsigned = view.mask_with(table.UNSIGNED)
-    negations = view.mask_with(("Neg",))
-    of_signed = negations[edges.dst_node] & ~unsigned[edges.src_node]
-    up_to_zero = negations & ~mask_of(edges.dst_node[of_signed], view.node_count)
-    bounded = view.mask_with(("Exp",))[edges.dst_node] & up_to_zero[edges.src_node]
-    if not bounded.any():
+    bounded: list[Unit] = []
+    for node in view.nodes_with(("Exp",)):
+        negation, _ = view.inputs(node)[0]
+        if view.ops[negation] == "Neg":
+            source, _ = view.inputs(negation)[0]
+            if view.ops[source] in table.UNSIGNED:
+                bounded += view.units(node)
+    if not bounded:
         return canvas
-    units = mask_of(edges.dst_unit[bounded], view.unit_count)
-    return canvas.relisted(canvas.on_deny & units)
+    return canvas.relisted(canvas.on_deny & mask_of(bounded, view.unit_count))

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from amp_tf.graph.attributes import value_of
-from amp_tf.graph.datatypes import Unit
+from amp_tf.graph.datatypes import Unit, indices, mask_of
 from amp_tf.oplists import table
 from amp_tf.painting import eligibility
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.decisions import Decision, Verdict
-from amp_tf.painting.masks import indices, mask_of, units_of
-from amp_tf.painting.reasons import Code
+from amp_tf.painting.reasons import FORCED, Code
 
 
 def judge_outer_products(canvas: Canvas) -> Canvas:
@@ -41,7 +40,7 @@ def judge_outer_products(canvas: Canvas) -> Canvas:
     for op, judged_as in table.JUDGED_AS.items():
         outer = [node for node in view.nodes_with((op,)) if _sums_nothing(view.protos[node])]
         if outer:
-            units = units_of(view, mask_of(outer, view.node_count)) & canvas.on_allow
+            units = view.units_of(mask_of(outer, view.node_count)) & canvas.on_allow
             canvas = canvas.relisted(units, list_of.get(judged_as, ""))
     return canvas
 
@@ -68,7 +67,7 @@ def drop_allow_without_kernel(canvas: Canvas) -> Canvas:
         allow2 = AvgPool3D(allow1) ksize=[1] strides=[1] padding='SAME'  f16 → float32
     """
     view = canvas.view
-    reasons: dict[Unit, Code] = {}
+    decisions: list[Decision] = []
     lacking = canvas.on_allow & canvas.processable & canvas.is_float32 & ~canvas.convertible
     for unit in indices(lacking):
         node = view.unit_nodes[unit]
@@ -79,16 +78,16 @@ def drop_allow_without_kernel(canvas: Canvas) -> Canvas:
         is_result = unit - view.base[node] in view.signatures[node].outputs[:1]
         has_other_types = view.slot(node, unit).is_fixed and canvas.convertible[units].any()
         if is_result and not has_other_types:
-            reasons.update(dict.fromkeys(units, reason))
+            decisions.append(Decision(Verdict.NOTE, units, reason))
         elif reason is Code.NO_KERNEL:
-            reasons[unit] = reason
-    if not reasons:
+            decisions.append(Decision(Verdict.NOTE, [unit], reason))
+    if not decisions:
         return canvas
-    canvas = canvas.relisted(canvas.on_allow & mask_of(reasons, view.unit_count))
-    for code in {*reasons.values()}:
-        lost = [unit for unit in reasons if reasons[unit] is code]
-        canvas = canvas.after(Decision(Verdict.NOTE, lost, code))
-    return canvas
+    lost: list[Unit] = []
+    for decision in decisions:
+        lost += decision.units
+    canvas = canvas.relisted(canvas.on_allow & mask_of(lost, view.unit_count))
+    return canvas.after(*decisions)
 
 
 def place_forced(canvas: Canvas) -> Canvas:
@@ -101,31 +100,25 @@ def place_forced(canvas: Canvas) -> Canvas:
         allow2 = MatMul(sin1, x)  f16
     """
     view = canvas.view
-    forced = dict(canvas.subject.obstacles.forced)
+    codes = np.zeros(view.node_count, np.uint8)
     if canvas.target.lists.force_all:
-        for node, signature in enumerate(view.signatures):
-            if eligibility.can_be_forced(signature):
-                forced.setdefault(node, Code.FORCED_BY_LEVEL)
-    if not forced:
+        can_be_forced = view.of_kinds(map(eligibility.can_be_forced, view.of_kind), np.bool_)
+        codes[can_be_forced] = Code.FORCED_BY_LEVEL
+    for node, code in canvas.subject.obstacles.forced.items():
+        codes[node] = code
+    if not codes.any():
         return canvas
-    units_by: dict[Code, list[Unit]] = {}
-    named: list[Unit] = []
-    f16 = canvas.target.precision.data_type
-    for node, code in forced.items():
-        # Difference "force-all-casts": a cast to or from 16 bit is a border between precisions,
-        # ours among them. TensorFlow converts its float32 side under UNSAFE_FORCE_ALL, and would
-        # change the graph at each rewrite.
-        units = view.units(node)
-        if view.ops[node] in table.CASTS and any(view.dtypes[unit] == f16 for unit in units):
-            continue
-        units_by.setdefault(code, []).extend(units)
-        if code is not Code.FORCED_BY_LEVEL:
-            named += units
-    by_name = mask_of(named, view.unit_count)
+    # Difference "force-all-casts": a cast to or from 16 bit is a border between precisions, ours
+    # among them. TensorFlow converts its float32 side under UNSAFE_FORCE_ALL, and would change the
+    # graph at each rewrite.
+    is_f16 = np.asarray(view.dtypes) == canvas.target.precision.data_type
+    codes[view.mask_with(table.CASTS) & view.nodes_of(is_f16)] = 0
+    of_units = view.units_of(codes)
+    by_name = (of_units != 0) & (of_units != Code.FORCED_BY_LEVEL)
     canvas = canvas.relisted(by_name).relisted(by_name & canvas.convertible, table.ALLOW)
-    for code, asked in units_by.items():
-        convertible = np.compress(canvas.convertible[asked], asked)
-        canvas = canvas.after(Decision(Verdict.ALLOW, convertible.tolist(), code))
+    for code in FORCED:
+        units = indices((of_units == code) & canvas.convertible)
+        canvas = canvas.after(Decision(Verdict.ALLOW, units, code))
     return canvas
 
 

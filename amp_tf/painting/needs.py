@@ -32,10 +32,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.datatypes import Node
+from amp_tf.graph.algorithms import reach
+from amp_tf.graph.datatypes import Node, NodeMask, indices, mask_of
 from amp_tf.oplists import table
 from amp_tf.painting.decisions import NodeDecision, Verdict
-from amp_tf.painting.masks import Direction, NodeMask, indices, mask_of, reach
 from amp_tf.painting.origins import find_biases
 from amp_tf.painting.reasons import Code
 from amp_tf.painting.value_graph import ValueGraph, casts_of
@@ -87,15 +87,14 @@ def _readers_of_sizes(values: ValueGraph) -> NodeMask:
 
     A sum that is divided is an average, such as that of a normalization.
     """
-    squares = values.squares
     moving = values.moving & ~values.users
     scaling = _moving_or_of(table.SCALING, values) & ~values.users
-    terms = squares | values.downstream(squares, through=scaling)
+    terms = values.downstream(values.squares, through=scaling)
     sums = values.of_ops(table.SUMMING) & values.readers_of(terms)
-    moved_sums = sums | values.downstream(sums, through=moving)
+    moved_sums = values.downstream(sums, through=moving)
     averages = values.of_ops(table.DIVIDING) & values.readers_of(moved_sums, position=0)
     arithmetic = (scaling | values.of_ops(table.ADDING | table.ROOTS)) & ~averages
-    return values.readers_of(sums | values.downstream(sums, through=arithmetic))
+    return values.readers_of(values.downstream(sums, through=arithmetic))
 
 
 def _readers_of_biased_values(values: ValueGraph) -> NodeMask:
@@ -105,18 +104,19 @@ def _readers_of_biased_values(values: ValueGraph) -> NodeMask:
     A bias that is added right before is that of a layer, of which softmax is the activation.
     """
     linear = _moving_or_of(_LINEAR, values) & ~values.users
-    scaled = values.products | values.downstream(values.products, through=linear)
+    scaled = values.downstream(values.products, through=linear)
     adding = values.of_ops(table.ADDING | table.BIASES)
     biased = adding & find_biases(values, scaled)
     biased |= values.products & values.of_ops(table.FUSED_PRODUCTS)
-    return values.used & values.readers_of(values.downstream(biased, through=linear))
+    moved = values.readers_of(biased) & linear
+    return values.used & values.readers_of(values.downstream(moved, through=linear))
 
 
 def _without_products(values: ValueGraph) -> NodeMask:
     """Returns the nodes that no product uses, without those computed together with the product
     before.
     """
-    used = values.users | values.used
+    used = values.used
     follows = (values.moving & (values.count_inputs() == 1)) | values.of_ops(table.FOLLOWING)
     fused = values.downstream(values.products, through=~used & follows)
     return ~used & ~fused & ~values.of_ops(table.SUMS_IN_BFLOAT16) & values.is_open
@@ -133,17 +133,19 @@ def _stored_maxima(values: ValueGraph) -> NodeMask:
     if not keeping.any():
         return keeping
     moves = values.is_open & values.of_ops(table.UNCHANGED)
-    kept = keeping | values.upstream(keeping, through=moves)
+    kept = values.upstream(keeping, through=moves)
     # The maxima that are stored, and their operands.
     maxima = values.of_ops(table.MAXIMA) & values.sources_of(kept)
-    operands = values.sources_of(maxima) | values.upstream(maxima, through=moves)
+    sources = values.sources_of(maxima)
+    operands = sources | values.upstream(sources & moves, through=moves)
     # The values that gradients compare with a maximum. The value graph leaves these edges out.
     edges = values.view.edges
     by_gradients = values.of_ops(table.COMPARING)[edges.dst_node]
     read = mask_of(edges.src_node[by_gradients], len(moves))
-    from_operands = values.downstream(operands, through=moves)
-    compared = (read | values.upstream(read, through=moves)) & from_operands
-    return maxima | compared | values.downstream(maxima | operands, through=kept)
+    moved = values.downstream(values.readers_of(operands) & moves, through=moves)
+    compared = values.upstream(read, through=moves) & moved
+    stored = values.readers_of(maxima | operands) & kept
+    return maxima | compared | values.downstream(stored, through=kept)
 
 
 def _comparing(values: ValueGraph) -> NodeMask:
@@ -171,8 +173,8 @@ def _compared_totals(values: ValueGraph) -> NodeMask:
     size = len(values.users)
     centred = mask_of((each.difference for each in values.centrings), size)
     means = mask_of((each.total for each in values.centrings), size)
-    means |= values.downstream(means, through=values.moving)
-    return centred | values.upstream(centred, through=means) | _totals_apart(values, centred)
+    means = values.downstream(means, through=values.moving)
+    return values.upstream(centred, through=means) | _totals_apart(values, centred)
 
 
 def _totals_apart(values: ValueGraph, centred: NodeMask) -> NodeMask:
@@ -188,17 +190,16 @@ def _totals_apart(values: ValueGraph, centred: NodeMask) -> NodeMask:
     """
     passing = _moving_or_of(_LINEAR | table.POWERS, values)
     totals = values.of_ops(table.TOTALS | table.WINDOWED)
-    near = totals | values.downstream(totals, through=passing)
-    near_inputs = np.bincount(values.readers[near[values.sources]], minlength=len(near))
-    apart = values.of_ops(table.SUBTRACTING) & (near_inputs == 2)
-    found = totals & values.sources_of(apart | values.upstream(apart, through=passing))
-    moments = apart & ~centred
-    moments = totals & values.sources_of(moments | values.upstream(moments, through=passing))
+    near = values.downstream(totals, through=passing)
+    apart = values.of_ops(table.SUBTRACTING) & (values.count_inputs(near) == 2)
+    found = totals & values.sources_of(values.upstream(apart, through=passing))
+    moments = values.upstream(apart & ~centred, through=passing)
+    moments = totals & values.sources_of(moments)
     # The weights of a mean are factors, too, but must add up to one.
     multiplying = _moving_or_of(table.SCALING | table.POWERS | table.SOFTMAXES, values)
-    terms = values.upstream(moments, through=multiplying)
+    terms = values.upstream(values.sources_of(moments) & multiplying, through=multiplying)
     multiplied = terms & ~values.moving
-    return found | multiplied | values.downstream(multiplied, through=terms)
+    return found | values.downstream(multiplied, through=terms)
 
 
 #: The first row that keeps a node gives its reason.
@@ -348,7 +349,7 @@ def _requested(values: ValueGraph, asking: NodeMask, through: NodeMask) -> dict[
     sources = values.sources[edges].tolist()
     causes = dict(zip(sources, values.readers[edges].tolist(), strict=True))
     first = mask_of(causes, len(through))
-    farther = reach(values.links, indices(first), through & ~first, Direction.BACKWARD)
+    farther = reach(indices(first), through & ~first, values.links.inward)
     return causes | farther
 
 
@@ -413,11 +414,10 @@ def _magnified(values: ValueGraph, decomposing: NodeMask) -> NodeMask:
     count_inputs = values.count_inputs()
     magnified = decomposing
     while True:
-        ordinary = values.users & ~magnified
-        ordinary |= values.downstream(ordinary, through=~computing)
+        ordinary = values.downstream(values.users & ~magnified, through=~computing)
         sums = values.of_ops(table.ADDING) & values.readers_of(ordinary)
-        magnified = magnified | values.downstream(magnified, through=~computing & ~sums)
-        readings = np.bincount(values.readers[magnified[values.sources]], minlength=len(magnified))
+        magnified = values.downstream(magnified, through=~computing & ~sums)
+        readings = values.count_inputs(magnified)
         alone = values.products & ~magnified & (readings > 0) & (readings == count_inputs)
         if not alone.any():
             return magnified

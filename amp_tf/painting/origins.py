@@ -34,12 +34,11 @@ import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ARG_OP
-from amp_tf.graph.datatypes import Node
+from amp_tf.graph.datatypes import EdgeMask, Node, NodeMask
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.painting.decisions import NodeDecision
-from amp_tf.painting.masks import EdgeMask, NodeMask
 from amp_tf.painting.reasons import Code
 from amp_tf.painting.value_graph import ValueGraph, casts_of
 
@@ -90,8 +89,7 @@ def keep_origins(values: ValueGraph) -> Iterator[NodeDecision]:
     exact, joined = find_origins(values)
     moving = values.moving & exact
     joined &= ~moving & ~values.users
-    joined |= values.upstream(joined, through=moving)
-    yield NodeDecision(joined, Code.JOINED)
+    yield NodeDecision(values.upstream(joined, through=moving), Code.JOINED)
 
 
 def _running_sums(values: ValueGraph) -> NodeMask:
@@ -157,19 +155,16 @@ def find_biases(values: ValueGraph, biased: NodeMask) -> NodeMask:
 
 def _reading(values: ValueGraph, made: NodeMask, position: int | None = None) -> NodeMask:
     """Returns the readers of some nodes' values, directly or through nodes that move them."""
-    moved = values.downstream(made, through=values.moving)
-    return values.readers_of(made | moved, position)
+    return values.readers_of(values.downstream(made, through=values.moving), position)
 
 
 def find_origins(values: ValueGraph) -> tuple[NodeMask, NodeMask]:
     """Returns the nodes whose results are as large as something exact, and those of them that come
     from a product, too.
     """
-    users = values.users
-    product = values.downstream(users, through=~users)
+    product = values.downstream(values.users, through=~values.users)
     given = _given(values.view) | _updates(values) | _great_constants(values)
-    kept = ~_dropping(values, product | users)
-    exact = given | values.downstream_along(given, kept)
+    exact = values.downstream_along(given, ~_dropping(values, product))
     return exact, exact & product
 
 
@@ -203,10 +198,9 @@ def _dropping(values: ValueGraph, behind: NodeMask) -> EdgeMask:
     multiplied = values.of_ops(table.MULTIPLIED)
     masks = multiplied & values.readers_of(values.view.constants[2] >= NEVER)
     ends = values.of_ops(table.ENDING_ORIGINS) | values.of_ops(table.STORING)
-    from_behind = behind[values.sources]
-    count = np.bincount(values.readers[from_behind], minlength=len(behind))
     # A factor that comes from a product ends what is exact.
-    dropping = multiplied[values.readers] & (count[values.readers] > from_behind)
+    count = values.count_inputs(behind)
+    dropping = multiplied[values.readers] & (count[values.readers] > behind[values.sources])
     dropping |= values.of_ops(table.BIASES)[values.readers] & (values.positions == 1)
     return dropping | (values.users | masks)[values.readers] | ends[values.sources]
 

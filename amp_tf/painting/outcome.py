@@ -6,18 +6,16 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ARG_OP
-from amp_tf.graph.datatypes import Indices, Node, Unit
+from amp_tf.graph.datatypes import Indices, Node, Unit, UnitMask, indices, mask_of
 from amp_tf.graph.view import GraphView, compact
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.painting.canvas import Canvas, Marks
 from amp_tf.painting.eligibility import NO_OBSTACLES, Obstacles
-from amp_tf.painting.masks import UnitMask, indices, mask_of, nodes_of, units_of
 from amp_tf.painting.reasons import IMPOSSIBLE, Balance, Code, Reason
 from amp_tf.precision import Precision
 
@@ -57,8 +55,7 @@ class Painting:
     @classmethod
     def without_target(cls, view: GraphView, why: str) -> Painting:
         """Returns the painting of a graph that cannot be converted on this machine."""
-        blank: dict[str, Any] = dict.fromkeys(_MARKS, np.zeros(view.unit_count, np.bool_))
-        marks = Marks(**(blank | Marks.blank(view.unit_count)))
+        marks = Marks.blank(view.unit_count)
         return cls(view, None, [], marks, why_nothing=Code.NO_TARGET, detail=why)
 
     @classmethod
@@ -105,7 +102,7 @@ class Painting:
         """
         marks = self._marks
         computed = marks.on_infer & marks.type_allowed & ~np.isin(marks.code, _OF_RANGE)
-        return computed | units_of(self.view, self.view.mask_with((ARG_OP,)))
+        return computed | self.view.units_with((ARG_OP,))
 
     def also(self, units: Sequence[Unit], code: Code) -> Painting:
         """Returns the painting with more converted units."""
@@ -134,16 +131,16 @@ class Painting:
 
     def rounded_units(self) -> UnitMask:
         """Returns the units that become 16 bit but are computed in float32, between roundings."""
-        found = units_of(self.view, self.view.mask_with(self.rounded))
+        found = self.view.units_with(self.rounded)
         return found & mask_of(self.converted, self.view.unit_count)
 
     def converted_nodes(self) -> list[Node]:
         """Returns the nodes of which at least one type becomes 16 bit, in order."""
-        return indices(nodes_of(self.view, mask_of(self.converted, self.view.unit_count)))
+        return indices(self.view.nodes_of(mask_of(self.converted, self.view.unit_count)))
 
     def count(self, code: Code) -> int:
         """Returns how many nodes have a reason."""
-        return int(nodes_of(self.view, self._marks.code == code).sum())
+        return int(self.view.nodes_of(self._marks.code == code).sum())
 
     def reason(self, node: Node) -> Reason:
         """Returns why a node has its precision.
@@ -163,9 +160,8 @@ class Painting:
         code = self._code(unit, node)
         weighed = marks.weighed.get(unit)
         if code is Code.DOES_NOT_PAY and weighed is not None:
-            if isinstance(weighed, Balance):
-                return Reason(code, detail=str(weighed), balance=weighed)
-            return Reason(code, detail=weighed)
+            balance = weighed if isinstance(weighed, Balance) else None
+            return Reason(code, detail=str(weighed), balance=balance)
         name = ""
         cause = self._before[unit]
         if cause != unit:
@@ -227,7 +223,7 @@ def _why_nothing(canvas: Canvas, converted: Sequence[Unit]) -> Code | None:
         return None
     # Products that stay in float32 lost their place on the allow list.
     lost = np.isin(canvas.code, list(IMPOSSIBLE))
-    lost |= units_of(canvas.view, canvas.view.mask_with(PRODUCTS))
+    lost |= canvas.view.units_with(PRODUCTS)
     obstacles = canvas.subject.obstacles.code_of
     blocked = collections.Counter({Code.NOTHING_TO_CONVERT: 0})
     for unit in indices((canvas.on_allow | lost) & canvas.is_float32):

@@ -11,10 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.algorithms import reach
+from amp_tf.graph.datatypes import UnitMask, indices, mask_of
 from amp_tf.oplists import table
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.decisions import Decision, Verdict, spread
-from amp_tf.painting.masks import Direction, UnitMask, indices, mask_of, units_of
 from amp_tf.painting.reasons import Code
 
 
@@ -37,11 +38,11 @@ def spread_deny(canvas: Canvas) -> Canvas:
     if canvas.target.lists.force_all:
         return canvas
     sinks = canvas.on_deny | canvas.on_infer
-    before_sinks = canvas.reach(indices(sinks), canvas.on_clear, Direction.BACKWARD)
+    before_sinks = reach(indices(sinks), canvas.on_clear, canvas.links.inward)
     roots = indices(canvas.on_deny & ~canvas.deny)
     canvas = canvas.after(Decision(Verdict.DENY, roots, Code.DENY_LIST))
     passable = (sinks | mask_of(before_sinks, len(sinks))) & ~canvas.deny
-    reached = canvas.reach(roots, passable, Direction.FORWARD)
+    reached = reach(roots, passable, canvas.links.outward)
     return canvas.after(spread(Verdict.DENY, reached, Code.AFTER_DENY))
 
 
@@ -57,8 +58,8 @@ def paint_between_allow(canvas: Canvas) -> Canvas:
     """
     roots = indices(canvas.on_allow & canvas.processable)
     passable = canvas.spreading & canvas.convertible & ~canvas.deny
-    behind = mask_of(canvas.reach(roots, passable, Direction.FORWARD), len(passable))
-    between = canvas.reach(roots, behind, Direction.BACKWARD)
+    behind = mask_of(reach(roots, passable, canvas.links.outward), len(passable))
+    between = reach(roots, behind, canvas.links.inward)
     # As in TensorFlow, allow-list nodes count here even if a TensorList took their paint.
     return canvas.after(
         spread(Verdict.ALLOW, between, Code.BETWEEN_ALLOW),
@@ -83,7 +84,7 @@ def paint_after_allow(canvas: Canvas) -> Canvas:
     """
     reads_deny = mask_of(canvas.dst[canvas.deny[canvas.src]], len(canvas.deny))
     free = canvas.on_infer & canvas.convertible & ~(canvas.deny | canvas.allow | reads_deny)
-    reached = canvas.reach(indices(canvas.allow), free, Direction.FORWARD)
+    reached = reach(indices(canvas.allow), free, canvas.links.outward)
     return canvas.after(spread(Verdict.ALLOW, reached, Code.AFTER_ALLOW))
 
 
@@ -100,7 +101,7 @@ def spread_allow_through_clear(canvas: Canvas) -> Canvas:
     clear = canvas.on_clear & canvas.convertible & ~(canvas.deny | canvas.allow)
     blocked = clear & _of_reference_variables(canvas)
     roots = indices(canvas.allow & canvas.processable)
-    reached = canvas.reach(roots, clear & ~blocked, Direction.BOTH)
+    reached = reach(roots, clear & ~blocked, canvas.links.outward, canvas.links.inward)
     return canvas.after(
         Decision(Verdict.NOTE, indices(blocked), Code.REFERENCE_VARIABLE),
         spread(Verdict.ALLOW, reached, Code.BESIDE_ALLOW),
@@ -118,8 +119,8 @@ def _of_reference_variables(canvas: Canvas) -> UnitMask:
     identities = view.mask_with(("Identity",))
     reads = variables[edges.src_node] & identities[edges.dst_node]
     reading = edges.dst_unit[reads].tolist()
-    entries = canvas.units_with(table.LOOP_ENTRIES)
-    behind = canvas.reach(reading, entries, Direction.FORWARD)
+    entries = view.units_with(table.LOOP_ENTRIES)
+    behind = reach(reading, entries, canvas.links.outward)
     return mask_of([*reading, *behind], view.unit_count)
 
 
@@ -140,5 +141,5 @@ def drop_unsupported(canvas: Canvas) -> Canvas:
     if datatypes.QUANTIZED.isdisjoint(view.dtypes):
         return canvas
     is_quantized = np.isin(view.dtypes, sorted(datatypes.QUANTIZED))
-    quantized = units_of(view, canvas.nodes_of(is_quantized)) & canvas.allow
+    quantized = view.units_of(view.nodes_of(is_quantized)) & canvas.allow
     return canvas.leaving(indices(quantized), Code.QUANTIZED)

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from amp_tf.graph.datatypes import Node, Unit
+from amp_tf.graph.datatypes import Node, Unit, indices
 from amp_tf.graph.edits import Tensor
 from amp_tf.graph.sizes import NO_SHAPES, element_count, shape_of
 from amp_tf.oplists import table
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.decisions import Decision, Verdict
-from amp_tf.painting.masks import indices, units_of
 from amp_tf.painting.reasons import FORCED, Code
 from amp_tf.painting.value_graph import casts_of
 
@@ -40,14 +39,14 @@ def leave_carried_values(canvas: Canvas) -> Canvas:
     """
     values = canvas.values
     assert values is not None
-    converted = canvas.nodes_of(canvas.allow)
+    converted = canvas.view.nodes_of(canvas.allow)
     forced = np.isin(canvas.code, sorted(FORCED))
-    carriers = values.of_ops(table.HANDING_ON) & canvas.nodes_of(canvas.allow & ~forced)
+    carriers = values.of_ops(table.HANDING_ON) & canvas.view.nodes_of(canvas.allow & ~forced)
     behind = values.readers_of(converted & ~carriers) & carriers
-    free = carriers & ~behind & ~values.downstream(behind, through=carriers)
+    free = carriers & ~values.downstream(behind, through=carriers)
     shared = free & values.sources_of(~converted)
-    found = shared | values.upstream(shared, through=free)
-    return canvas.leaving(indices(units_of(canvas.view, found)), Code.CARRIED)
+    found = values.upstream(shared, through=free)
+    return canvas.leaving(indices(canvas.view.units_of(found)), Code.CARRIED)
 
 
 def leave_picked_values(canvas: Canvas) -> Canvas:
@@ -154,9 +153,8 @@ def absorb_casts(canvas: Canvas) -> Canvas:
     f16 = canvas.target.precision.data_type
     repeating = []
     for _, source, result in casts_of(canvas.view):
-        values = canvas.links.fanins(source)
+        (value,) = canvas.links.fanins(source)
         repeats = canvas.view.dtypes[result] == f16 and canvas.is_free(source)
-        is_painted = canvas.allow[values] & canvas.is_float32[values]
-        if repeats and values and is_painted.all():
+        if repeats and canvas.allow[value] and canvas.is_float32[value]:
             repeating.append(source)
     return canvas.after(Decision(Verdict.ALLOW, repeating, Code.CAST_REPEATS))

@@ -22,10 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from amp_tf.graph.algorithms import reach
+from amp_tf.graph.datatypes import NodeMask, indices
 from amp_tf.oplists import table
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.decisions import Decision, NodeDecision, Verdict, spread
-from amp_tf.painting.masks import Direction, NodeMask, indices
 from amp_tf.painting.reasons import Code
 from amp_tf.painting.value_graph import ValueGraph
 from amp_tf.precision import Precision
@@ -55,19 +56,19 @@ def keep_in_range(canvas: Canvas) -> Canvas:
     lost, sized = _constants_beyond_range(canvas)
     beyond = canvas.subject.beyond_range
     keeping_size = canvas.on_allow & ~canvas.deny
-    keeping_size |= canvas.units_with(table.KEEPING_SIZE) & canvas.is_float32
+    keeping_size |= view.units_with(table.KEEPING_SIZE) & canvas.is_float32
     seeds = canvas.float32_units([*indices(sized), *beyond])
-    reached = canvas.reach(seeds, keeping_size, Direction.FORWARD)
+    reached = reach(seeds, keeping_size, canvas.links.outward)
     products = [unit for unit in reached if canvas.on_allow[unit]]
     units = canvas.float32_units({view.unit_nodes[unit] for unit in products})
     canvas = canvas.after(Decision(Verdict.KEEP, units, Code.BEYOND_RANGE, reached))
     passable = canvas.spreading & ~canvas.deny
-    passable |= canvas.units_with(table.CARRIERS) & canvas.is_float32
+    passable |= view.units_with(table.CARRIERS) & canvas.is_float32
     passable &= ~canvas.allow  # carriers that the user forces
     extreme = view.nodes_with(table.EXTREME_SOURCES)
     sources = canvas.float32_units([*indices(lost), *beyond, *extreme])
     sources += (unit for unit in products if canvas.deny[unit])
-    users = canvas.reach(sources, passable, Direction.FORWARD)
+    users = reach(sources, passable, canvas.links.outward)
     return canvas.after(spread(Verdict.DENY, users, Code.BEYOND_RANGE))
 
 
@@ -119,8 +120,8 @@ def _by_reciprocals(values: ValueGraph) -> NodeMask:
     reciprocals = values.of_ops(table.RECIPROCALS)
     totals = values.of_ops(table.TOTALS)
     of_batches = reciprocals & values.downstream(totals, through=values.is_open | reciprocals)
-    factors = reciprocals | values.downstream(of_batches, through=products)
-    return products & values.readers_of(factors)
+    factors = values.downstream(of_batches, through=products)
+    return products & values.readers_of(reciprocals | factors)
 
 
 def _by_gradients_of_roots(values: ValueGraph) -> NodeMask:
@@ -129,4 +130,4 @@ def _by_gradients_of_roots(values: ValueGraph) -> NodeMask:
     constants = values.of_ops(table.CONSTANTS)
     scaling = values.of_ops({"Mul", *table.DIVIDING}) & values.readers_of(constants)
     moved = values.downstream(gradients, through=scaling | values.moving)
-    return values.readers_of(gradients | moved)
+    return values.readers_of(moved)

@@ -18,15 +18,15 @@ core/common_runtime/mkl_layout_pass.cc; ``FindContractionWithBias``,
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from amp_tf.graph.attributes import floats
-from amp_tf.graph.datatypes import Mask, Node
+from amp_tf.graph.attributes import CONST_OP, floats
+from amp_tf.graph.datatypes import Mask, Node, mask_of
+from amp_tf.graph.edits import Tensor
 from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import fusions, table
@@ -41,8 +41,7 @@ def computed_with_products(view: GraphView, is_f16: Mask, shapes: Shapes) -> dic
     They are bias gradients that read what a filter gradient reads, and biases, residual sums and
     activations behind a product. They are computed alone if another node reads a value between
     them, if one of them has a control input, or if their types differ. (Control edges from them
-    have the same effect, but are not looked at: they are rare, and reading all control edges takes
-    a sixth of a rewrite.)
+    have the same effect, but are rare, and not looked at.)
 
     Args:
         is_f16: for each node, whether it becomes 16 bit.
@@ -65,33 +64,26 @@ def costs_nothing(view: GraphView, node: Node, product: Node) -> bool:
 
 def beside_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:
     """The nodes of :data:`fusions.FUSED_WITH`, each with the product that reads the same tensor."""
-    if not any(op in view.ops for op in fusions.FUSED_WITH):
-        return
     for op, (product, place) in fusions.FUSED_WITH.items():
-        read_by: dict[tuple[Node, int, bool], Node] = {}
-        for source, port, node, position in _edges_into(view, product):
-            if position == place:
-                read_by[source, port, is_f16[node]] = node
-        for source, port, node, _ in _edges_into(view, op):
-            found = read_by.get((source, port, is_f16[node]))
-            if found is not None:
-                yield node, found
-
-
-def _edges_into(view: GraphView, op: str) -> Iterator[tuple[int, int, int, int]]:
-    edges = view.edges.at(view.mask_with({op})[view.edges.dst_node])
-    return edges.rows("src_node", "src_port", "dst_node", "dst_position")
+        read_by: dict[tuple[Tensor, bool], Node] = {}
+        for node in view.nodes_with({product}):
+            read_by[view.inputs(node)[place], is_f16[node]] = node
+        for node in view.nodes_with({op}):
+            for tensor in view.inputs(node):
+                if (tensor, is_f16[node]) in read_by:
+                    yield node, read_by[tensor, is_f16[node]]
 
 
 def _behind_products(view: GraphView, is_f16: Mask, shapes: Shapes) -> Iterator[tuple[Node, Node]]:
     """The biases, residual sums and activations behind a product, each with the product."""
-    if not any(op in view.ops for op in table.BIASES):
+    if not view.nodes_with(table.BIASES):
         return
     edges = view.edges
     is_alone = np.bincount(edges.src_node, minlength=view.node_count) == 1
     has_one_type = is_f16[edges.src_node] == is_f16[edges.dst_node]
-    edges = edges.at(is_alone[edges.src_node] & has_one_type)
-    waits = functools.cache(functools.partial(_waits, view))
+    waits = _waiting(view)
+    is_free = is_alone & ~waits
+    edges = edges.at(is_free[edges.src_node] & ~waits[edges.dst_node] & has_one_type)
 
     def behind(
         product_of: Mapping[Node, Node], ops: Container[str], position: int = 0
@@ -100,11 +92,8 @@ def _behind_products(view: GraphView, is_f16: Mask, shapes: Shapes) -> Iterator[
         product.
         """
         read = edges.at(view.mask_with(ops)[edges.dst_node] & (edges.dst_position == position))
-        found = {}
-        for source, node in read.rows("src_node", "dst_node"):
-            if source in product_of and not (waits(source) or waits(node)):
-                found[node] = product_of[source]
-        return found
+        ends = read.rows("src_node", "dst_node")
+        return {node: product_of[source] for source, node in ends if source in product_of}
 
     for fusion in fusions.FUSIONS:
         products = {node: node for node in view.nodes_with({fusion.product.op})}
@@ -122,9 +111,9 @@ def _behind_products(view: GraphView, is_f16: Mask, shapes: Shapes) -> Iterator[
             yield from behind(squeezed, table.BIASES).items()
 
 
-def _waits(view: GraphView, node: Node) -> bool:
-    """Returns whether a node waits for something besides what it reads."""
-    return any(name.startswith("^") for name in view.protos[node].input)
+def _waiting(view: GraphView) -> Mask:
+    """Returns the nodes that wait for something besides what they read."""
+    return mask_of(view.controls[:, 1], view.node_count)
 
 
 def _is_of_one_shape(view: GraphView, node: Node, shapes: Shapes) -> bool:
@@ -135,18 +124,18 @@ def _is_of_one_shape(view: GraphView, node: Node, shapes: Shapes) -> bool:
 
 def _gelus_of_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, Node]]:
     """The nodes of Gelus behind a product of matrices and its bias, each with the product."""
+    waits = _waiting(view)
     for gelu in find_gelus(view):
         product = gelu.biased
         if view.ops[product] in table.BIASES:
-            product = view.inputs(product)[0][0]
-            is_alone = np.count_nonzero(view.edges.src_node == product) == 1
+            product, _ = view.inputs(product)[0]
+            is_alone = view.only_reader(product) is not None
             if not is_alone or view.ops[product] not in table.MATRIX_PRODUCT:
                 continue  # an argument has no attributes
         nodes = [product, gelu.biased, *gelu.nodes]
         has_one_type = is_f16[nodes].min() == is_f16[nodes].max()
-        waits = any(_waits(view, node) for node in nodes)
-        if has_one_type and not waits and _has_gelu_kernel(view.protos[product].attr):
-            yield from ((node, product) for node in gelu.nodes)
+        if has_one_type and not waits[nodes].any() and _has_gelu_kernel(view.protos[product].attr):
+            yield from zip(gelu.nodes, itertools.repeat(product))
 
 
 def _has_gelu_kernel(attributes: Mapping[str, Any]) -> bool:
@@ -180,15 +169,13 @@ def find_gelus(view: GraphView) -> Iterator[Gelu]:
     """
     if not view.nodes_with(fusions.GELU_CORES):
         return
-    parts = view.mask_with(fusions.GELU_PARTS)
-    constants = view.mask_with(("Const",))
     for biased in view.nodes_with(set(fusions.GELUS.values())):
-        gelu = _gelu_behind(view, biased, parts, constants)
+        gelu = _gelu_behind(view, biased)
         if gelu is not None:
             yield gelu
 
 
-def _gelu_behind(view: GraphView, biased: Node, parts: Mask, constants: Mask) -> Gelu | None:
+def _gelu_behind(view: GraphView, biased: Node) -> Gelu | None:
     """Finds the Gelu of a biased value.
 
     A set of nodes grows by readers that read only the set and constants, until its terms are those
@@ -199,12 +186,12 @@ def _gelu_behind(view: GraphView, biased: Node, parts: Mask, constants: Mask) ->
     ready = [reader for reader, _ in view.readers(biased)]
     while ready and len(found) <= _LONGEST_GELU:
         node = ready.pop()
-        sources = [source for source, _ in view.inputs(node)]
-        is_within = all(source in found or constants[source] for source in sources)
-        if node in found or not parts[node] or not is_within:
+        others = {source for source, _ in view.inputs(node)}.difference(found)
+        is_within = all(view.ops[source] == CONST_OP for source in others)
+        if node in found or view.ops[node] not in fusions.GELU_PARTS or not is_within:
             continue
         terms.append(view.ops[node])
-        terms += (_term(view.protos[source]) for source in sources if constants[source])
+        terms += (_term(view.protos[source]) for source in others)
         found.append(node)
         is_gelu = fusions.GELUS.get(" ".join(sorted(terms))) == view.ops[biased]
         readers = (reader for inner in found[:-1] for reader, _ in view.readers(inner))
@@ -225,12 +212,11 @@ def _term(constant: object) -> str:
 
 def find_swishes(view: GraphView) -> list[tuple[Node, Node]]:
     """The nodes that become one swish: the Sigmoid and the multiplication of its input by it."""
-    edges = view.edges
-    is_alone = np.bincount(edges.src_node, minlength=view.node_count) == 1
-    gates = view.mask_with((fusions.SIGMOID,)) & is_alone
-    read = edges.at(gates[edges.src_node] & view.mask_with((fusions.GATING,))[edges.dst_node])
     found = []
-    for gate, product in read.rows("src_node", "dst_node"):
+    for gate in view.nodes_with({fusions.SIGMOID}):
+        product = view.only_reader(gate)
+        if product is None or view.ops[product] != fusions.GATING:
+            continue
         if sorted(view.inputs(product)) == sorted([*view.inputs(gate), (gate, 0)]):
             found.append((gate, product))
     return found

@@ -14,22 +14,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.datatypes import Node, Unit
+from amp_tf.graph.algorithms import connected, reach
+from amp_tf.graph.datatypes import Node, NodeMask, Unit, UnitMask, indices
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists import table
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.decisions import Decision, Verdict
-from amp_tf.painting.masks import (
-    Direction,
-    NodeMask,
-    UnitMask,
-    fixed_units,
-    indices,
-    mask_of,
-    nodes_of,
-    units_of,
-)
 from amp_tf.painting.reasons import Code
 
 
@@ -51,36 +42,30 @@ def find_clusters(canvas: Canvas) -> Canvas:
         allow2 = MatMul(read1, x)                                                      f16
     """
     view = canvas.view
+    element_of: dict[Unit, Unit] = {}  # by the handle of the list
     of_lists: NodeMask = view.of_kinds(map(handles_lists, view.of_kind), np.bool_)
-    if not of_lists.any():
-        return canvas
-    element: dict[Node, Unit] = {}
-    handle: dict[Node, Unit] = {}
     for node in indices(of_lists):
-        of_element, of_handle = list_units(view, node)
-        if of_element is not None:
-            element[node] = of_element
-        if of_handle is not None:
-            handle[node] = of_handle
+        element, handle = list_units(view, node)
+        if element is not None and handle is not None:
+            element_of[handle] = element
+    if not element_of:
+        return canvas
     is_unseen = _unseen(canvas, of_lists)
-    everywhere = np.ones(view.unit_count, np.bool_)
-    seen: set[Node] = set()
+    is_handle = np.asarray(view.dtypes) == datatypes.VARIANT
+    edges = view.edges.at(is_handle[view.edges.src_unit])
     escaping: list[Unit] = []
     clusters = []
     pairs: list[tuple[Unit, Unit]] = []
-    for root in element:
-        if root in seen or root not in handle or not canvas.processable[element[root]]:
-            continue
-        reached = canvas.reach([handle[root]], everywhere, Direction.BOTH)
-        touched = nodes_of(view, mask_of([handle[root], *reached], view.unit_count))
-        cluster = {node: element[node] for node in indices(touched) if node in element}
-        seen.update(cluster)
+    for handles in connected(indices(is_handle), edges.rows("src_unit", "dst_unit")):
+        cluster = {handle: element_of[handle] for handle in handles if handle in element_of}
         units = [*cluster.values()]
         can_be_touched = canvas.processable[units]
-        if not can_be_touched.all() or is_unseen[[*reached]].any():
+        if not can_be_touched.any():
+            continue
+        if not can_be_touched.all() or is_unseen[handles].any():
             escaping += np.compress(can_be_touched, units).tolist()
         clusters.append(units)
-        pairs += _pairs(canvas, cluster, handle)
+        pairs += _pairs(canvas, cluster)
     if pairs:
         src, dst = np.concatenate([[canvas.src, canvas.dst], np.array(pairs, np.int32).T], axis=1)
         links = Adjacency(src, dst, view.unit_count)
@@ -100,28 +85,27 @@ def _unseen(canvas: Canvas, of_lists: NodeMask) -> UnitMask:
     """
     view = canvas.view
     boundaries = canvas.subject.calls | view.mask_with(table.TENSOR_LIST_BOUNDARIES)
-    into_lists = units_of(view, of_lists) & ~fixed_units(view)
-    return units_of(view, boundaries) | into_lists
+    into_lists = view.units_of(of_lists) & ~view.fixed_units()
+    return view.units_of(boundaries) | into_lists
 
 
-def _pairs(
-    canvas: Canvas, cluster: Mapping[Node, Unit], handle: Mapping[Node, Unit]
-) -> Iterator[tuple[Unit, Unit]]:
+def _pairs(canvas: Canvas, cluster: Mapping[Unit, Unit]) -> Iterator[tuple[Unit, Unit]]:
     """Yields the writers upstream of each reader, as pairs of units.
 
     The units are those of the writer's elements and of the reader's.
+
+    Args:
+        cluster: by the handle of a node, the unit of its elements.
     """
-    view = canvas.view
-    writers = view.mask_with(table.TENSOR_LIST_WRITERS)
-    for node in cluster:
-        if view.ops[node] not in table.TENSOR_LIST_READERS or node not in handle:
+    writes = canvas.view.units_with(table.TENSOR_LIST_WRITERS)
+    reads = canvas.view.units_with(table.TENSOR_LIST_READERS)
+    for handle, element in cluster.items():
+        if not reads[handle] or not canvas.processable[handle]:
             continue
-        if not canvas.processable[handle[node]]:
-            continue
-        reached = canvas.reach([handle[node]], canvas.processable, Direction.BACKWARD)
-        for writer in sorted({view.unit_nodes[unit] for unit in reached}):
-            if writers[writer] and writer in cluster:
-                yield cluster[writer], cluster[node]
+        reached = reach([handle], canvas.processable, canvas.links.inward)
+        for writer in sorted(reached):
+            if writes[writer] and writer in cluster:
+                yield cluster[writer], element
 
 
 def match_clusters(canvas: Canvas) -> Canvas:

@@ -50,7 +50,7 @@ def _recurrent_units(canvas: Canvas) -> Iterator[list[Unit]]:
     """
     view = canvas.view
     for node in view.nodes_with(("NextIteration",)):
-        unit = view.base[node] + view.signatures[node].outputs[0]
+        unit = view.output_units(node)[0]
         yield [unit, *canvas.links.fanouts(unit)]
 
 
@@ -129,7 +129,7 @@ def match_bias_gradients(canvas: Canvas) -> Canvas:
     view = canvas.view
     fused: dict[Node, Node] = {}
     if target.adds_in_float32:
-        fused = dict(beside_products(view, canvas.nodes_of(canvas.allow)))
+        fused = dict(beside_products(view, view.nodes_of(canvas.allow)))
     sums = [node for node in view.nodes_with(table.SUMS_IN_BFLOAT16) if node not in fused]
     return _leaving_unforced(canvas, canvas.float32_units(sums), Code.SUMS)
 
@@ -163,9 +163,7 @@ def match_maxima(canvas: Canvas) -> Canvas:
     while not is_settled:
         painted = canvas.allow
         for node in comparing:
-            rounded = _rounded_unlike(canvas, node)
-            if rounded:
-                canvas = _leaving_unforced(canvas, rounded, Code.COMPARED)
+            canvas = _leaving_unforced(canvas, _rounded_unlike(canvas, node), Code.COMPARED)
         is_settled = np.array_equal(canvas.allow, painted)
     return canvas
 
@@ -177,15 +175,13 @@ def _rounded_unlike(canvas: Canvas, node: Node) -> list[Unit]:
     """
     view = canvas.view
     is_xla = canvas.target.is_xla
-    inputs = view.edges.into(node)
-    inputs = inputs.at(inputs.dst_position < 2)  # the values and the maximum, in one type
-    if len(inputs) != 2:  # a broken graph may lack one
-        return []
-    unit = int(inputs.dst_unit[0])
+    unit = view.input_units(node)[0]
     if canvas.allow[unit] and not is_xla:
         return []
-    first_sources, first = _chosen(canvas, int(inputs.src_unit[0]))
-    second_sources, second = _chosen(canvas, int(inputs.src_unit[1]))
+    # the values and the maximum, in one type
+    values, maximum = view.edges.into(node).src_unit[:2].tolist()
+    first_sources, first = _chosen(canvas, values)
+    second_sources, second = _chosen(canvas, maximum)
     is_gradient = view.ops[node] in table.MAXIMA_GRADIENTS
     if not is_gradient and first_sources.isdisjoint(second_sources):
         return []

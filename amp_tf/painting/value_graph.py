@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -20,10 +19,11 @@ import numpy.typing as npt
 from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import flood, heaviest_ends, strongly_connected
 from amp_tf.graph.attributes import ARG_OP
-from amp_tf.graph.datatypes import Indices, Node, Unit
+from amp_tf.graph.datatypes import EdgeMask, Indices, Node, NodeMask, Unit, indices, mask_of
 from amp_tf.graph.reader import RETVAL_OP
-from amp_tf.graph.view import Adjacency, GraphView, compress
+from amp_tf.graph.view import Adjacency, GraphView, Rows, compress
 from amp_tf.oplists.table import (
+    ALLOW,
     CASTS,
     MASKED,
     READ_OPS,
@@ -35,7 +35,6 @@ from amp_tf.oplists.table import (
     TOTALS,
 )
 from amp_tf.painting.canvas import Canvas
-from amp_tf.painting.masks import EdgeMask, NodeMask, indices, mask_of
 from amp_tf.precision import Precision
 
 _DOUBLINGS = 6  #: a value is followed through 64 nodes that move it
@@ -90,20 +89,21 @@ class ValueGraph:
         view = canvas.view
         subject = canvas.subject
         calls = subject.calls.copy()
+        products = frozenset(canvas.target.lists.members(ALLOW))
         for node in indices(calls):
-            calls[node] = subject.calls_products(view.protos[node])
+            calls[node] = subject.templates.reaches(view.protos[node], products)
         links: list[tuple[Node, Node]] = []
         if subject.is_loop_body:
             results = view.nodes_with((RETVAL_OP,))
             links = list(zip(results, view.nodes_with((ARG_OP,)), strict=False))
-        products = canvas.nodes_of(canvas.allow)
+        painted = view.nodes_of(canvas.allow)
         return cls(
             view,
             *find_edges(view, canvas.src, canvas.dst, links),
-            products=products,
-            users=products | calls,
-            is_open=canvas.nodes_of(canvas.spreading & canvas.is_float32) & ~products,
-            computes=canvas.nodes_of(canvas.on_infer & canvas.is_float32) & ~products,
+            products=painted,
+            users=painted | calls,
+            is_open=view.nodes_of(canvas.spreading & canvas.is_float32) & ~painted,
+            computes=view.nodes_of(canvas.on_infer & canvas.is_float32) & ~painted,
             precision=canvas.target.precision,
             is_loop_body=subject.is_loop_body,
         )
@@ -115,7 +115,7 @@ class ValueGraph:
 
     @functools.cached_property
     def used(self) -> NodeMask:
-        """The nodes whose values reach a user in the same step."""
+        """The users, and the nodes whose values reach one in the same step."""
         return self.upstream(self.users, through=~self.of_ops(STORING))
 
     @functools.cached_property
@@ -123,40 +123,38 @@ class ValueGraph:
         """The variables' values and captured tensors, and the nodes that move them."""
         found: NodeMask = self.of_ops({*READ_OPS, *REFERENCE_VARIABLES, ARG_OP}).copy()
         found[self.view.given_arguments] = False
-        found |= self.downstream(found, through=self.moving)
-        return found
+        return self.downstream(found, through=self.moving)
 
     @functools.cached_property
     def squares(self) -> NodeMask:
         """The nodes that square a value, or multiply it by itself."""
-        found = self.of_ops(SQUARES)
-        edges = self.view.edges
-        read = edges.at(self.of_ops(("Mul",))[edges.dst_node])
-        first = read.at(read.dst_position == 0)
-        second = read.at(read.dst_position == 1)
-        if len(first) != len(second):  # a broken graph may lack inputs
-            return found
-        is_same = (first.src_node == second.src_node) & (first.src_port == second.src_port)
-        return found | mask_of(first.dst_node[is_same], len(found))
+        view = self.view
+        products = view.nodes_with(("Mul",))
+        of_itself = [node for node in products if len({*view.inputs(node)}) == 1]
+        return self.of_ops(SQUARES) | mask_of(of_itself, view.node_count)
 
     @functools.cached_property
     def centrings(self) -> Sequence[Centring]:
         """The differences between a value and its own mean, plain or weighted."""
         totals = self.of_ops(TOTALS)
-        means = totals | self.downstream(totals, through=self.moving)
+        means = self.downstream(totals, through=self.moving)
         scaling = self.of_ops(SCALING)
         makers = self._makers()
+
+        def read_by(node: Node) -> set[Node]:
+            """Returns the nodes that computed what a node reads."""
+            return set(makers[self.links.fanins(node)].tolist())
+
         found = []
         for node in indices(self.of_ops(SUBTRACTING) & self.readers_of(means)):
-            ends = set(makers[self.sources_at(node)].tolist())
+            ends = read_by(node)
             for total in ends:
                 if not totals[total]:
                     continue
-                terms = set(makers[self.sources_at(total)].tolist())
+                terms = read_by(total)
                 weighted: list[tuple[Node, Node]] = []
                 for product in (term for term in terms if scaling[term]):
-                    shared = ends.intersection(makers[self.sources_at(product)].tolist())
-                    weighted += itertools.product([product], shared)
+                    weighted += itertools.product([product], ends & read_by(product))
                 if weighted or not ends.isdisjoint(terms):
                     found.append(Centring(node, total, weighted))
         return found
@@ -186,26 +184,29 @@ class ValueGraph:
             self._masks[ops].flags.writeable = False
         return self._masks[ops]
 
-    def count_inputs(self) -> npt.NDArray[np.int64]:
-        """Returns for each node how many values it reads."""
-        return np.bincount(self.readers, minlength=self.view.node_count)
+    def count_inputs(self, of: NodeMask | None = None) -> npt.NDArray[np.int64]:
+        """Returns for each node how many values it reads, of all nodes or of some."""
+        readers = self.readers
+        if of is not None:
+            readers = readers[of[self.sources]]
+        return np.bincount(readers, minlength=self.view.node_count)
 
     def upstream(self, seeds: NodeMask, through: NodeMask) -> NodeMask:
-        """Returns the nodes of ``through`` whose values reach the seeds through such nodes."""
+        """Returns the seeds, and the nodes of ``through`` whose values reach them through such
+        nodes.
+        """
         return _reach(seeds, through, self.links.inward)
 
     def downstream(self, seeds: NodeMask, through: NodeMask) -> NodeMask:
-        """Returns the nodes of ``through`` that the seeds' values reach through such nodes."""
+        """Returns the seeds, and the nodes of ``through`` that their values reach through such
+        nodes.
+        """
         return _reach(seeds, through, self.links.outward)
 
     def downstream_along(self, seeds: NodeMask, edges: EdgeMask) -> NodeMask:
-        """Returns the nodes that the seeds' values reach along some edges."""
+        """Returns the seeds, and the nodes that their values reach along some edges."""
         way = compress(self.sources[edges], self.readers[edges], self.view.node_count)
         return _reach(seeds, np.ones_like(seeds), way)
-
-    def sources_at(self, node: Node) -> Sequence[Node]:
-        """Returns the nodes that a node reads, one for each value."""
-        return self.links.fanins(node)
 
     def sources_of(self, nodes: NodeMask) -> NodeMask:
         """Returns the nodes that some nodes read."""
@@ -249,31 +250,29 @@ class ValueGraph:
         begins[links[1]] = True
         ends[links[0]] = True
         # Most nodes lie on no path from a begin to an end, and are left out first.
-        near: NodeMask = (ends | self.upstream(ends, through)) & through
-        near &= begins | self.downstream(begins, near)
+        near: NodeMask = self.upstream(ends, through) & through
+        near &= self.downstream(begins, near)
         if not near.any():
             return near
         sources, readers = np.concatenate([[self.sources, self.readers], links], axis=1)
         inner = near[sources] & near[readers]
         around = Adjacency(sources[inner], readers[inner], len(near))
         computing = near & self.computes
-        near = computing | _reach(computing, near, around.inward)
-        near = computing | _reach(computing, near, around.outward)
+        near = _reach(computing, near, around.inward)
+        near = _reach(computing, near, around.outward)
         found_on: NodeMask = np.zeros_like(near)
         for cycle in strongly_connected(near, around):
             found_on[cycle] = self.computes[cycle].any()
         return found_on
 
 
-def _reach(seeds: NodeMask, through: NodeMask, way: tuple[array[int], array[int]]) -> NodeMask:
-    """Returns the nodes of ``through`` that are reached from the seeds through such nodes.
-
-    Args:
-        way: the neighbours of each node, in compressed rows.
+def _reach(seeds: NodeMask, through: NodeMask, way: Rows) -> NodeMask:
+    """Returns the seeds, and the nodes of ``through`` that are reached from them through such
+    nodes.
     """
     is_open = bytearray(through.tobytes())
     flood(indices(seeds), is_open, [way])
-    return through & ~np.frombuffer(is_open, np.bool_)
+    return seeds | (through & ~np.frombuffer(is_open, np.bool_))
 
 
 def find_edges(
@@ -293,17 +292,13 @@ def find_edges(
         carries[: len(edges)] &= ~selects
     positions = np.zeros(len(src), np.int32)
     positions[: len(edges)] = edges.dst_position
-    sources, readers = np.array(links, np.int32).reshape(-1, 2).T
-    return (
-        np.concatenate([nodes[src[carries]], sources]),
-        np.concatenate([nodes[dst[carries]], readers]),
-        np.concatenate([positions[carries], np.zeros(len(links), np.int32)]),
-    )
+    rows = np.stack([nodes[src], nodes[dst], positions])[:, carries]
+    linked = np.array([(*link, 0) for link in links], np.int32).reshape(-1, 3)
+    sources, readers, positions = np.concatenate([rows, linked.T], axis=1)
+    return sources, readers, positions
 
 
 def casts_of(view: GraphView) -> Iterator[tuple[Node, Unit, Unit]]:
     """Yields each Cast with its input's and its output's unit."""
     for node in view.nodes_with(CASTS):
-        first = view.base[node]
-        signature = view.signatures[node]
-        yield node, first + signature.inputs[0], first + signature.outputs[0]
+        yield node, view.input_units(node)[0], view.output_units(node)[0]

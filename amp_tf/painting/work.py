@@ -14,13 +14,13 @@ import math
 from collections.abc import Container, Sequence
 from typing import NamedTuple
 
+from amp_tf.graph.algorithms import reach
 from amp_tf.graph.attributes import value_of, whole_number
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.sizes import NOMINAL_BATCH, Shape, Shapes, element_count, shape_of
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists import table
 from amp_tf.oplists.cost_tables import BATCHED, CONVOLUTIONS, DEPTHWISE
-from amp_tf.painting.masks import Direction, reach
 
 TYPICAL = 10.0  #: iterations of a loop whose number is not known; most have several
 _MOST_LOOPS = 8  # nested; in a broken graph they nest without end
@@ -43,7 +43,7 @@ def filter_shape(view: GraphView, node: Node, shapes: Shapes) -> Shape | None:
     if view.ops[node] not in CONVOLUTIONS:
         return None
     place, _ = CONVOLUTIONS[view.ops[node]]
-    return _at(place, input_shapes(view, node, shapes), shapes.output_shapes(view.names[node]))
+    return [*input_shapes(view, node, shapes), shape_of(shapes, view.names[node])][place]
 
 
 def operations_of(view: GraphView, node: Node, shapes: Shapes) -> float | None:
@@ -52,29 +52,29 @@ def operations_of(view: GraphView, node: Node, shapes: Shapes) -> float | None:
     equation = ""
     if op == "Einsum":
         equation = value_of(view.protos[node], "equation").s.decode(errors="replace")
-    outputs = shapes.output_shapes(view.names[node])
-    return count_operations(op, input_shapes(view, node, shapes), outputs, equation)
+    result = shape_of(shapes, view.names[node])
+    return count_operations(op, input_shapes(view, node, shapes), result, equation)
 
 
 def count_operations(
-    op: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None], equation: str = ""
+    op: str, inputs: Sequence[Shape | None], result: Shape | None, equation: str = ""
 ) -> float | None:
     """Counts a product's floating-point operations.
 
     A multiplication and its addition are two. The count is ``None`` for unknown shapes.
     """
     if op in CONVOLUTIONS:
-        kernel, values = (_at(place, inputs, outputs) for place in CONVOLUTIONS[op])
+        kernel, values = ((*inputs, result)[place] for place in CONVOLUTIONS[op])
         return _count_convolution(kernel, values, reads_one_channel=op in DEPTHWISE)
     if equation and "." not in equation:
         return _count_einsum(equation, inputs)
-    if len(inputs) < 2 or not outputs or outputs[0] is None:
+    if len(inputs) < 2 or result is None:
         return None
     if op in BATCHED:
-        return _count_batched(inputs[0], inputs[1], outputs[0])
+        return _count_batched(inputs[0], inputs[1], result)
     # m·k, k·n and m·n elements make m·k·n multiplications: the root of the product of the three.
     cubed = 1
-    for shape in (inputs[0], inputs[1], outputs[0]):
+    for shape in (inputs[0], inputs[1], result):
         count = element_count(shape)
         if count is None:
             return None
@@ -133,16 +133,6 @@ def _count_batched(first: Shape | None, second: Shape | None, result: Shape) -> 
     return None
 
 
-def _at(
-    place: tuple[bool, int], inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]
-) -> Shape | None:
-    is_input, number = place
-    shapes = inputs if is_input else outputs
-    if number >= len(shapes):
-        return None
-    return shapes[number]
-
-
 class Runs(NamedTuple):
     """The expected number of runs of each node, and of its readers, in one run of the graph."""
 
@@ -173,9 +163,7 @@ def find_loops(view: GraphView, links: Adjacency) -> tuple[list[Path], list[Path
     Enter nodes lead into a loop, Exit nodes out of it, and loops may be nested.
     """
     entries = view.nodes_with(table.LOOP_ENTRIES)
-    entered = dict(
-        zip(entries, view.read_once(entries, lambda proto: proto.attr["frame_name"].s), strict=True)
-    )
+    entered = {node: view.protos[node].attr["frame_name"].s for node in entries}
     paths: list[Path] = [()] * view.node_count
     left = frozenset(view.nodes_with(table.LOOP_EXITS))
 
@@ -208,7 +196,7 @@ def _trip_count(view: GraphView, links: Adjacency, condition: Node) -> float:
     def upstream(node: Node, through: Container[str]) -> list[Node]:
         is_open = view.mask_with(through)
         is_open[condition] = False
-        return [*reach(links, [node], is_open, Direction.BACKWARD)]
+        return [*reach([node], is_open, links.inward)]
 
     # The terms of the condition: comparisons of a counter with a bound, and others.
     joined = {condition, *upstream(condition, table.CONJUNCTIONS)}

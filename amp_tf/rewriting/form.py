@@ -17,7 +17,7 @@ import numpy as np
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ROUNDED_ATTR
-from amp_tf.graph.datatypes import Indices, Mask, Node, Unit
+from amp_tf.graph.datatypes import Indices, Mask, Node, Unit, indices
 from amp_tf.graph.edits import (
     NO_EDITS,
     Edits,
@@ -207,6 +207,10 @@ class Form:
         after = self.edits.then(edits)
         return Form(self.job, view, known(self.shapes), after, folded or self.folded, at_batch)
 
+    def adding(self, new: NewNodes, **edits: Any) -> Form:
+        """Returns the form with new nodes, and with more edits."""
+        return self.then(Edits(new=tuple(new.nodes), **edits), new.models)
+
     def under(self, change: Change) -> Form:
         """Returns the same graph, to be decided under a change.
 
@@ -269,8 +273,7 @@ class Form:
             job.resolution,
             dataclasses.replace(obstacles, code_of={**obstacles.code_of, **scales}),
             job.change,
-            is_function=job.templates.is_function,
-            calls_products=functools.partial(job.templates.reaches, ops=job.products),
+            templates=job.templates,
             is_loop_body=self.view.function in job.loop_bodies,
             shapes=self.shapes,
             cost_model=cost_model,
@@ -370,7 +373,7 @@ def plan_edits(painting: Painting) -> Edits:
         casts.append(cast)
         rewires += [Rewire(*reader, number, 0) for reader in readers]
     reops = _plan_successors(painting)
-    for unit in np.flatnonzero(is_rounded).tolist():
+    for unit in indices(is_rounded):
         node = view.unit_nodes[unit]
         mark = {ROUNDED_ATTR: attribute(type=f16)}
         reops.setdefault(node, Reop(node, view.ops[node], mark))
@@ -445,16 +448,16 @@ def plan_casts(
     for (node, port, reader, position), way in zip(ends, ways, strict=True):
         types = types_of[way]
         awaited = awaited_by_cast(view, node, reader)
-        for end in range(2, len(types)):
-            readers.setdefault(((node, port), types[:end], awaited), [])
-        readers.setdefault(((node, port), types, awaited), []).append((reader, position))
+        of_cast: list[Reader] = []
+        for end in range(2, len(types) + 1):
+            of_cast = readers.setdefault(((node, port), types[:end], awaited), [])
+        of_cast.append((reader, position))
     names = FreshNames(view.names if readers else (), CAST_SUFFIX)
-    made: dict[_CastKey, Node] = {}
+    number_of = {key: number for number, key in enumerate(readers, view.node_count)}
     for tensor, types, awaited in readers:
-        made[tensor, types, awaited] = view.node_count + len(made)
         source = tensor
         if len(types) > 2:
-            source = (made[tensor, types[:-1], awaited], 0)
+            source = (number_of[tensor, types[:-1], awaited], 0)
         node, port = tensor
         name = names.make(f"{view.names[node]}-{port}-{_CAST_NAMES[types[-1]]}")
         cast = NewNode.cast(name, source, view.devices[node], of=types[-2], to=types[-1])

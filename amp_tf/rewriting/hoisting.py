@@ -47,10 +47,10 @@ from typing import NamedTuple
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import flood
+from amp_tf.graph.algorithms import reach
 from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node
-from amp_tf.graph.edits import Edits, Reader, Rewire, Wait, attribute
+from amp_tf.graph.edits import Reader, Rewire, Wait, attribute
 from amp_tf.graph.names import HOIST_SUFFIX
 from amp_tf.graph.view import Adjacency, GraphView
 from amp_tf.oplists import table
@@ -124,8 +124,7 @@ def _hoisted(form: Form, reads: Sequence[LoopRead], wanted: Collection[Reader]) 
             carried[enter] = _carry(view, read, new)
         rewires += [Rewire(*reader, carried[enter], 0) for reader in moved]
         waits.append(Wait(read.node, carried[enter]))
-    edits = Edits(rewires=tuple(rewires), waits=tuple(waits), new=tuple(new.nodes))
-    return form.then(edits, new.models)
+    return form.adding(new, rewires=tuple(rewires), waits=tuple(waits))
 
 
 def _carry(view: GraphView, read: LoopRead, new: NewNodes) -> Node:
@@ -172,9 +171,8 @@ class _LoopSearch:
         self._controls = Adjacency(view.controls[:, 0], view.controls[:, 1], view.node_count)
         self._neighbours = Adjacency(sources, readers, view.node_count)
         loops, self._behind = find_loops(view, self._neighbours)
-        self.is_broken = False
-        for source, reader in zip(sources.tolist(), readers.tolist(), strict=True):
-            self.is_broken |= self._behind[source] != loops[reader]
+        ends = zip(sources.tolist(), readers.tolist(), strict=True)
+        self.is_broken = any(self._behind[source] != loops[reader] for source, reader in ends)
         self._loop_switches: set[Node] = set()
         for condition in view.nodes_with(table.LOOP_CONDITIONS):
             for node, position in view.readers(condition):
@@ -272,8 +270,7 @@ class _LoopSearch:
             for node, _ in view.readers(switch, port):
                 if is_open[node]:
                     first.append(node)
-        ways = [self._neighbours.outward]
-        return {*first, *flood(first, bytearray(is_open), ways)}
+        return {*first, *reach(first, is_open, self._neighbours.outward)}
 
     def _let_through(self, readers: Iterable[Reader], missing: dict[Node, int]) -> list[Node]:
         """Returns the readers that run only in proper iterations once their input does.

@@ -43,7 +43,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from amp_tf.graph.algorithms import connected
+from amp_tf.graph.algorithms import connected, numbers_of
 from amp_tf.graph.datatypes import SIZES, Indices, Node
 from amp_tf.graph.edits import Edits, NewNode, Rewire, Wait
 from amp_tf.graph.names import CAST_SUFFIX, FreshNames
@@ -106,9 +106,7 @@ def _bytes_held(
 
     Early, the group's results are held; late, the inputs that no other node needs so late.
     """
-    group_of: dict[Node, int] = {}
-    for number, group in enumerate(groups):
-        group_of.update(dict.fromkeys(group, number))
+    group_of = numbers_of(groups)
     now = [0] * len(groups)
     late = [0] * len(groups)
     for tensor, count in lifetimes.elements.items():
@@ -167,9 +165,10 @@ def _with_copies(form: Form) -> Form:
         if read * _LARGER > lifetimes.elements.get((node, 0), 0):
             continue
         readers = sorted(view.readers(node), key=lambda reader: int(times[reader[0]]))
-        late = _first_gap([int(times[reader]) for reader, _ in readers])
-        if late is None:
+        gaps = _gaps([int(times[reader]) for reader, _ in readers])
+        if not gaps:
             continue
+        late = gaps[0]
         last_early, _ = readers[late - 1]
         first_late, _ = readers[late]
         awaited = lifetimes.last_input(first_late, (node,))
@@ -177,15 +176,13 @@ def _with_copies(form: Form) -> Form:
             continue
         again = new.copy(node, view.inputs(node), [awaited])
         rewires += [Rewire(*reader, again, 0) for reader in readers[late:]]
-    return form.then(Edits(rewires=tuple(rewires), new=tuple(new.nodes)), new.models)
+    return form.adding(new, rewires=tuple(rewires))
 
 
-def _first_gap(times: Sequence[int]) -> int | None:
-    """Returns the place of the first time that is much later than the one before it."""
-    for place, (before, time) in enumerate(itertools.pairwise(times), 1):
-        if time - before >= LONG:
-            return place
-    return None
+def _gaps(times: Sequence[int]) -> list[int]:
+    """Returns the places of the times that are much later than those before them."""
+    pairs = enumerate(itertools.pairwise(times), 1)
+    return [place for place, (before, time) in pairs if time - before >= LONG]
 
 
 def make_late(form: Form, casts: Edits) -> Edits:
@@ -234,11 +231,8 @@ def _find_late(
     times = lifetimes.times
     source = cast.inputs[0]
     held_until = _held_until(cast, lifetimes, dtypes)
-    starts = [0]
-    for place, (early, late) in enumerate(itertools.pairwise(readers), 1):
-        if times[late.node] - times[early.node] >= LONG:
-            starts.append(place)
-    for start, end in itertools.pairwise([*starts, len(readers)]):
+    gaps = _gaps([int(times[rewire.node]) for rewire in readers])
+    for start, end in itertools.pairwise([0, *gaps, len(readers)]):
         first = readers[start].node
         after = lifetimes.last_input(first)
         if after is None or times[after] - times[source[0]] < LONG:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import gc
@@ -189,8 +190,7 @@ def rewrite(
             return result, [report]
         own = graph
         if functions and graph.library.function:  # these are changed in their place
-            own = type(graph)()
-            own.CopyFrom(graph)
+            own = copy.deepcopy(graph)
         job = Job.of(config, resolution, own.library, names, **known)
         return _rewrite_graph(own, job, shapes, functions)
 
@@ -233,10 +233,10 @@ def _rewrite_functions(functions: Sequence[Any], job: Job) -> list[RewriteResult
     """Rewrites the functions of a program, of which the first has callers outside of it."""
     narrow: Mapping[str, Sequence[Unit]] = {}
     if any("TensorList" in node.op for function in functions[1:] for node in function.node_def):
-        views = {}
+        paintings = {}
         for function in functions:
-            views[function.signature.name] = read_function(function, job.templates)
-        paintings = {name: job.form(view, None).painting for name, view in views.items()}
+            view = read_function(function, job.templates)
+            paintings[view.function] = job.form(view, None).painting
         narrow = find_narrow_units(paintings, functions[0].signature.name)
     results = []
     for function in functions:
@@ -273,8 +273,7 @@ def name_clones(
             called = itertools.chain.from_iterable(map(referenced, body.node_def))
             if names.keys().isdisjoint(called):
                 continue
-            body = type(original)()
-            body.CopyFrom(original)
+            body = copy.deepcopy(original)
         for node in body.node_def:
             node.op = names.get(node.op, node.op)
             for value in node.attr.values():

@@ -41,21 +41,21 @@ branches and loops do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import connected, is_sorted
+from amp_tf.graph.algorithms import connected, numbers_of
 from amp_tf.graph.attributes import ARG_OP
-from amp_tf.graph.datatypes import Indices, Mask, Node, Unit
+from amp_tf.graph.datatypes import Indices, Mask, Node, Unit, indices
 from amp_tf.graph.edits import Edits, Reader, Rewire, Tensor
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.templates import called
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
-from amp_tf.painting.masks import units_of
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.tensor_lists import handles_lists, list_units
 from amp_tf.rewriting.form import Form, NewNodes
@@ -102,7 +102,7 @@ def part_lists(form: Form) -> Form:
     """Separates TensorLists that can become 16 bit from those that cannot."""
     view = form.view
     shared = np.bincount(view.edges.src_node, minlength=view.node_count) > 1
-    makers = np.flatnonzero(shared & view.mask_with(table.TENSOR_LIST_MAKERS)).tolist()
+    makers = indices(shared & view.mask_with(table.TENSOR_LIST_MAKERS))
     if not makers:
         return form
     is_wide = np.asarray(view.dtypes) == datatypes.FLOAT
@@ -131,7 +131,7 @@ def _with_own_makers(form: Form, readers: Sequence[Reader]) -> Form:
         maker, _ = view.inputs(reader)[position]
         own = new.copy(maker, view.inputs(maker), view.awaited(maker))
         rewires.append(Rewire(reader, position, own, 0))
-    return form.then(Edits(rewires=tuple(rewires), new=tuple(new.nodes)), new.models)
+    return form.adding(new, rewires=tuple(rewires))
 
 
 def find_narrow_units(paintings: Mapping[str, Painting], root: str) -> dict[str, list[Unit]]:
@@ -146,40 +146,31 @@ def find_narrow_units(paintings: Mapping[str, Painting], root: str) -> dict[str,
     """
     bodies: dict[str, _Body] = {}
     count = 0
-    is_f16 = []
-    may_be_f16 = []
-    may_be_stored = []
-    may_round = []
-    asks_shape = []
-    sources = []
-    readers = []
     for name, painting in paintings.items():
-        view = painting.view
-        bodies[name] = _Body(view, count)
-        is_f16.append(painting.is_f16())
-        may_be_f16.append(painting.may_be_f16())
-        may_be_stored.append(painting.may_be_stored())
-        may_round.append(painting.may_round_inputs())
-        asks_shape.append(units_of(view, view.mask_with(table.SHAPES)))
-        sources.append(view.edges.src_unit + count)
-        readers.append(view.edges.dst_unit + count)
-        count += view.unit_count
+        bodies[name] = _Body(painting.view, count)
+        count += painting.view.unit_count
+
+    def of_all(find: Callable[[Painting], Mask]) -> Mask:
+        """Returns a mask over the units of all functions."""
+        return np.concatenate(list(map(find, paintings.values())))
+
+    source = np.concatenate([body.view.edges.src_unit + body.start for body in bodies.values()])
+    reader = np.concatenate([body.view.edges.dst_unit + body.start for body in bodies.values()])
     list_of, is_shown = _find_lists(bodies, root)
     candidates = ~is_shown
-    candidates[list_of[(list_of != _NO_LIST) & ~np.concatenate(may_be_f16)]] = False
-    source = np.concatenate(sources)
-    reader = np.concatenate(readers)
+    candidates[list_of[(list_of != _NO_LIST) & ~of_all(Painting.may_be_f16)]] = False
     came_from = list_of[source]
     goes_to = list_of[reader]
     # Float32 values are written to a list, or its values are read in float32.
-    is_wide = ~np.concatenate(is_f16)
+    is_wide = ~of_all(Painting.is_f16)
+    asks_shape = of_all(lambda painting: painting.view.units_with(table.SHAPES))
     written = (goes_to != _NO_LIST) & is_wide[source]
-    read = (came_from != _NO_LIST) & is_wide[reader] & ~np.concatenate(asks_shape)[reader]
+    read = (came_from != _NO_LIST) & is_wide[reader] & ~asks_shape[reader]
     exact = _largest(candidates, goes_to[written], came_from[written])
     narrow = exact | _largest(candidates, came_from[read], goes_to[read], exact)
     # Values that 16 bit can hold are read by what may round them.
-    kept = written & ((came_from != _NO_LIST) | ~np.concatenate(may_be_stored)[source])
-    needed = read & ~np.concatenate(may_round)[reader]
+    kept = written & ((came_from != _NO_LIST) | ~of_all(Painting.may_be_stored)[source])
+    needed = read & ~of_all(Painting.may_round_inputs)[reader]
     lists = np.concatenate([goes_to[kept], came_from[needed]])
     ends = np.concatenate([came_from[kept], goes_to[needed]])
     narrow |= _largest(candidates, lists, ends, narrow)
@@ -187,7 +178,7 @@ def find_narrow_units(paintings: Mapping[str, Painting], root: str) -> dict[str,
     found = {}
     for name, body in bodies.items():
         end = body.start + body.view.unit_count
-        found[name] = np.flatnonzero(is_narrow[body.start : end]).tolist()
+        found[name] = indices(is_narrow[body.start : end])
     return found
 
 
@@ -226,14 +217,6 @@ class _Body(NamedTuple):
         """Returns the units of a node that are handles, with the offset."""
         units = self.view.units(node)
         return [self.start + unit for unit in units if self.view.dtypes[unit] == datatypes.VARIANT]
-
-    def inputs(self, node: Node) -> list[int]:
-        """Returns the units of a node's inputs, with the offset."""
-        return [self.start + unit for unit in self.view.input_units(node)]
-
-    def outputs(self, node: Node) -> list[int]:
-        """Returns the units of a node's outputs, with the offset."""
-        return [self.start + unit for unit in self.view.output_units(node)]
 
 
 class _ListSearch:
@@ -285,10 +268,12 @@ class _ListSearch:
         callees = [self._bodies[name] for name in names if name in self._bodies]
         is_known = len(callees) == len(names)
         if is_known and (op in table.HANDING_OVER or op in self._bodies):
-            handed = body.inputs(node)[table.HANDING_OVER.get(op, 0) :]
+            given = [body.start + unit for unit in body.view.input_units(node)]
+            results = [body.start + unit for unit in body.view.output_units(node)]
             for callee in callees:
+                handed = given[table.HANDING_OVER.get(op, 0) :]
                 self.links += zip(handed, callee.ends(ARG_OP), strict=False)
-                self.links += zip(body.outputs(node), callee.ends(RETVAL_OP), strict=False)
+                self.links += zip(results, callee.ends(RETVAL_OP), strict=False)
         elif op not in _PASSING:
             self.shown += body.handles(node)
             for callee in callees:
@@ -304,9 +289,7 @@ def _find_lists(bodies: Mapping[str, _Body], root: str) -> tuple[Indices, Mask]:
     """
     search = _ListSearch(bodies, root)
     groups = connected(search.handles, search.links)
-    number_of: dict[int, int] = {}
-    for number, group in enumerate(groups):
-        number_of.update(dict.fromkeys(group, number))
+    number_of = numbers_of(groups)
     count = sum(body.view.unit_count for body in bodies.values())
     list_of = np.full(count, _NO_LIST, np.int32)
     for element, handle in search.elements:
@@ -323,13 +306,14 @@ def _find_recursive(bodies: Mapping[str, _Body]) -> list[str]:
 
     Calls through other functions count, too.
     """
-    number_of = {name: number for number, name in enumerate(bodies)}
-    calls: list[tuple[int, int]] = []
+    callees = {}
     for name, body in bodies.items():
-        for proto in body.view.protos:
-            for callee in called(proto, bodies):
-                if callee in bodies:
-                    calls.append((number_of[callee], number_of[name]))
-    callees, callers = np.array(calls, np.int32).reshape(-1, 2).T
-    is_free = is_sorted(np.ones(len(bodies), np.bool_), callees, callers)
-    return [name for name, number in number_of.items() if not is_free[number]]
+        names = itertools.chain.from_iterable(called(proto, bodies) for proto in body.view.protos)
+        callees[name] = {callee for callee in names if callee in bodies}
+    # A function is left out once all that it calls are.
+    left = list(bodies)
+    count = 0
+    while len(left) != count:
+        count = len(left)
+        left = [name for name in left if not callees[name].isdisjoint(left)]
+    return left

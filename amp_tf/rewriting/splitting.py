@@ -41,7 +41,7 @@ from typing import Any, NamedTuple
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node
-from amp_tf.graph.edits import Edits, Reop, Tensor, attribute
+from amp_tf.graph.edits import Reop, Tensor, attribute
 from amp_tf.graph.names import SPLIT_SUFFIX
 from amp_tf.graph.sizes import SHAPES_ATTR, shape_of
 from amp_tf.graph.view import GraphView
@@ -250,7 +250,7 @@ def with_parts(form: Form, chains: Mapping[Node, Sequence[Part]]) -> Form:
                 changes[name] = None
         changes.update(_attributes(last.step, proto))
         reops.append(Reop(node, last.step.op, changes, (*before, *last.inputs)))
-    return form.then(Edits(tuple(reops), new=tuple(new.nodes)), new.models)
+    return form.adding(new, reops=tuple(reops))
 
 
 def _attributes(step: fusions.Step, proto: Any) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def painted(text, *library, preserve=(), hardware=BF16_CPU, **settings) -> Paint
             view,
             resolution,
             obstacles,
-            is_function=templates.is_function,
+            templates=templates,
             cost_model=drop_unprofitable,
         )
     )

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from amp_tf.config import AmpConfig
+from amp_tf.graph.algorithms import reach
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.painting.canvas import Canvas, Subject
 from amp_tf.painting.decisions import Decision, Verdict
 from amp_tf.painting.eligibility import NO_OBSTACLES
-from amp_tf.painting.masks import Direction, nodes_of, reach, units_of
 from amp_tf.painting.reasons import Code
 from tests.painting.painted import BF16_CPU
 from tests.small_graphs import graph
@@ -94,24 +94,25 @@ def test_a_note_paints_nothing(canvas):
 
 
 @pytest.mark.parametrize(
-    ("direction", "causes"),
+    ("ways", "causes"),
     [
-        (Direction.FORWARD, {2: 1, 3: 2}),
-        (Direction.BACKWARD, {0: 1}),
-        (Direction.BOTH, {2: 1, 0: 1, 3: 2}),
+        (["outward"], {2: 1, 3: 2}),
+        (["inward"], {0: 1}),
+        (["outward", "inward"], {2: 1, 0: 1, 3: 2}),
     ],
 )
-def test_a_search_finds_the_nearest_first_with_their_causes(canvas, direction, causes):
+def test_a_search_finds_the_nearest_first_with_their_causes(canvas, ways, causes):
     through = np.ones(4, np.bool_)
     through[1] = False  # or it would come back to where it began
-    found = reach(canvas.links, [1], through, direction)
+    rows = [getattr(canvas.links, way) for way in ways]
+    found = reach([1], through, *rows)
     assert list(found.items()) == list(causes.items())
     through[2] = False
-    assert 3 not in reach(canvas.links, [1], through, direction)
+    assert 3 not in reach([1], through, *rows)
 
 
 def test_nodes_and_units_are_two_spaces():
     view = read_graph(graph("x = Placeholder()\ny = Cast(x) SrcT=float32 DstT=int32"), Templates())
     cast = np.array([False, True])
-    assert units_of(view, cast).tolist() == [False, True, True]
-    assert nodes_of(view, np.array([False, False, True])).tolist() == [False, True]
+    assert view.units_of(cast).tolist() == [False, True, True]
+    assert view.nodes_of(np.array([False, False, True])).tolist() == [False, True]
