@@ -434,12 +434,6 @@ TF_KERAS_WRAPPED_STEPS = Internal(
     "know that tf_keras' own wrappers scale the loss",
     "their programs are warned that nothing scales it",
 )
-MODEL_METADATA = Internal(
-    "keras.src.legacy.saving.saving_utils tf_keras.src.saving.legacy.saving_utils",
-    "model_metadata",
-    "save .h5 files that load without amp_tf",
-    "their optimizer loads with amp_tf alone",
-)
 TF1_SESSION_CLOSES = Internal(
     "tensorflow.python.client.session",
     "BaseSession.close",

@@ -5,15 +5,14 @@
 finds that out when an optimizer is used, because devices are not known before. An optimizer that
 already scales its loss is left alone.
 
-Optimizers are wrapped after ``compile``, so that files name the bare optimizer and load without
-amp_tf. The monitor that ``fit`` adds only logs, and adds nothing to the history; one added by the
-user raises.
+Optimizers are wrapped after ``compile``, and the wrapper shows the class and the settings of the
+bare one, so that programs find what they gave, and files load without amp_tf. The monitor that
+``fit`` adds only logs, and adds nothing to the history; one added by the user raises.
 """
 
 from __future__ import annotations
 
 import contextlib
-import sys
 from typing import Any
 
 from amp_tf.callbacks import LossScaleMonitor, has_loss_scale
@@ -37,7 +36,6 @@ _MODELS_SHOWN = 3  # in the line at exit, because a hyperparameter search trains
 #: the position of ``callbacks`` among the arguments of ``fit`` after the model, in both libraries
 _CALLBACKS = 5
 
-_WRAPPED_HERE = "_amp_tf_is_automatic"  # marks wrappers that no user wrote
 _ENTERED = "_amp_tf_is_entered"  # marks the libraries' own wrappers that took a step
 _OWNERS = {"keras": "Keras'", "tf_keras": "tf_keras'"}
 
@@ -81,7 +79,6 @@ def install(patches: Patches) -> None:
     internals.KERAS_STEPS.patch(patches, _watch)
     internals.TF_KERAS_STEPS.patch(patches, _watch)
     internals.TF_KERAS_WRAPPED_STEPS.patch(patches, _watch)
-    internals.MODEL_METADATA.patch(patches, _model_metadata)
     summary.add_part(describe)
 
 
@@ -139,47 +136,31 @@ def _enter_foreign(optimizer: Any) -> None:
 
 
 def _compile(compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
-    given: Any = args[0] if args else kwargs.get("optimizer")
-    is_ours = _is_automatic(given)
-    if is_ours:  # as in model.compile(model.optimizer): saved configurations keep the bare one
-        bare = given.inner_optimizer
-        if args:
-            args = (bare, *args[1:])
-        else:
-            kwargs["optimizer"] = bare
     result = compile(model, *args, **kwargs)
-    if is_ours:
-        with model.distribute_strategy.scope():
-            model.optimizer = given
-    elif kwargs.get("auto_scale_loss", True):
+    if kwargs.get("auto_scale_loss", True):
         with surviving("Model.compile"):
             if should_scale(getattr(model, "optimizer", None)):
                 with model.distribute_strategy.scope():
-                    model.optimizer = LossScaleOptimizer(model.optimizer)
-                vars(model.optimizer)[_WRAPPED_HERE] = True
+                    model.optimizer = _shown_as_inner(LossScaleOptimizer(model.optimizer))
     return result
 
 
-def _is_automatic(optimizer: Any) -> bool:
-    """Tells whether an optimizer is a wrapper that no user wrote."""
-    return _WRAPPED_HERE in getattr(optimizer, "__dict__", {})
+def _shown_as_inner(wrapper: Any) -> Any:
+    """Makes a wrapper that no user wrote show the class and the settings of its inner optimizer.
 
-
-def _model_metadata(model_metadata: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """The metadata of .h5 files and tf_keras' SavedModels, with the bare optimizer's name.
-
-    So it is in .keras files.
+    ``isinstance`` and ``get_config`` answer as before, and files name the bare optimizer. An
+    optimizer that is made of these settings is bare.
     """
-    metadata = model_metadata(model, *args, **kwargs)
-    training = metadata.get("training_config", {})
-    if "optimizer_config" in training and _is_automatic(model.optimizer):
-        bare = model.optimizer.inner_optimizer
-        library = sys.modules[model_metadata.__module__.partition(".")[0]]
-        training["optimizer_config"] = {
-            "class_name": library.saving.get_registered_name(type(bare)),
-            "config": bare.get_config(),
-        }
-    return metadata
+    own: Any = type(wrapper)
+    inner: Any = type(wrapper.inner_optimizer)
+    shown = {
+        "__class__": property(lambda _: inner),
+        "__module__": own.__module__,
+        "get_config": lambda self: self.inner_optimizer.get_config(),
+        "from_config": inner.from_config,
+    }
+    object.__setattr__(wrapper, "__class__", type(own)(inner.__name__, (own,), shown))
+    return wrapper
 
 
 def _fit(fit: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:

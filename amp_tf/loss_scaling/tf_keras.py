@@ -178,7 +178,8 @@ class LossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizerV3):  # type
         keywords = {**accepted(method, **keywords), **kwargs}
         if not self._scaler.decides(self._place):
             return method(pairs, **keywords)
-        with tf.init_scope():
+        # As in the inner optimizer's own step, whose files name its variables so.
+        with tf.name_scope(name or self._optimizer.name or "optimizer"), tf.init_scope():
             self.build([variable for _, variable in pairs])
         self._step(pairs, keywords)
         return kept.take_result(self._optimizer, self.iterations)

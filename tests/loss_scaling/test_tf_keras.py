@@ -117,6 +117,19 @@ def test_case_31_and_32_files_go_between_wrapped_and_bare(family, how, tmp_path)
         assert_same(train(from_bare), train(others[1]))
 
 
+def test_the_variables_have_the_names_that_the_bare_optimizer_gives_them():
+    def names(is_wrapped):
+        optimizer = tf_keras.optimizers.Adam(0.01)
+        if is_wrapped:
+            optimizer = amp_tf.LossScaleOptimizer(optimizer)
+        weight = tf.Variable([1.0], name="weight")
+        optimizer.apply_gradients([(tf.constant([1.0]), weight)])
+        return [variable.name for variable in optimizer.variables]
+
+    assert "Adam/m/weight:0" in names(is_wrapped=False)
+    assert names(is_wrapped=True) == names(is_wrapped=False)
+
+
 def test_case_14_a_legacy_optimizer_works_in_a_session():
     def trained(is_wrapped, values):
         v1 = tf.compat.v1

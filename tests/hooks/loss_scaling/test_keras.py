@@ -88,6 +88,21 @@ def test_a_model_that_was_compiled_again_with_its_own_optimizer_loads_without_am
     assert float(again) == pytest.approx(value, rel=1e-5)  # the same sums in another process
 
 
+def test_a_wrapper_that_no_user_wrote_shows_the_class_and_the_settings_of_the_optimizer(library):
+    with installed():
+        model = make_model(library)
+        model.compile(library.optimizers.Adam(0.25, clipnorm=2.0), "mse")
+        model.fit(X, Y, verbose=0)
+    optimizer = model.optimizer
+    assert is_ours(optimizer)
+    assert isinstance(optimizer, library.optimizers.Adam)
+    assert (type(optimizer).__name__, optimizer.__class__) == ("Adam", library.optimizers.Adam)
+    config = optimizer.get_config()
+    assert (config["learning_rate"], config["clipnorm"]) == (0.25, 2.0)
+    assert type(type(optimizer).from_config(config)) is library.optimizers.Adam
+    assert library.optimizers.serialize(optimizer)["class_name"] == "Adam"
+
+
 def test_a_wrapper_that_the_user_wrote_stays_in_the_files(library, tmp_path):
     with installed():
         model = make_model(library)
