@@ -312,7 +312,7 @@ def find_convertible(
     return allowed, runnable
 
 
-#: Whether a slot may be 16 bit by the op's definition, and whether a kernel computes it then.
+#: Two facts about a slot: its op's definition lets it be 16 bit, and a kernel computes it then.
 _Answer: TypeAlias = tuple[bool, bool]
 _NEITHER: _Answer = (False, False)
 
