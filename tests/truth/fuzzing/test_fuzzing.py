@@ -51,7 +51,8 @@ def test_a_wrong_choice_is_found_and_made_small():
     # A state of size ten to which each turn adds a hundredth part.
     body = (Weighted((0,), "dense"), Elementwise((2,), "tanh"), Weighted((3,), "dense"))
     loop = Loop((1, 0), 30, 0.01, body)
-    program = Program((Input(10.0),), (Elementwise((0,), "abs"), loop, Weighted((2,), "dense")))
+    around = (Elementwise((0,), "abs"), Weighted((2,), "dense"), Elementwise((3,), "tanh"))
+    program = Program((Input(10.0),), (around[0], loop, *around[1:]))
     assert not far_off(program, 0, "bfloat16")
     with without(differing("origin")):
         assert far_off(program, 0, "bfloat16")
