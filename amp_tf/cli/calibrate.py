@@ -21,11 +21,12 @@ from amp_tf.tools.progress import during, on_stderr
 def run(args: argparse.Namespace) -> int:
     """Measures, writes and prints; Ctrl-C changes nothing."""
     if not Hardware.detect_cpu().cpu_has_bf16:
-        what = (
+        raise AmpError(
             "this CPU does not multiply bfloat16 in hardware, so that auto leaves everything in "
-            "float32 here"
+            "float32 here",
+            where=hardware.cpu_name(),
+            fix="There is nothing to calibrate",
         )
-        raise AmpError(what, where=hardware.cpu_name(), fix="There is nothing to calibrate")
     path = Path(args.output or hardware.cache_file())
     with files.writing(path):  # before anything is measured
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,17 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from amp_tf.cli.options import hardware_for, load_signature, read_config, read_inputs
-from amp_tf.cli.programs import name_status, run_program
-from amp_tf.cli.run import NOT_FOUND, NOT_STARTED, bootstrapped
-from amp_tf.config import DISABLE_VAR
+from amp_tf.cli.programs import environment_of_run, name_status, run_program
+from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.offline.reading import is_keras_file
 from amp_tf.reporting import files
 from amp_tf.tools import keeping
 from amp_tf.tools.comparing.comparison import Comparison
 from amp_tf.tools.comparing.steps import check_settings
-from amp_tf.tools.comparing.training import NOT_COMPARED, CompareRequest
-from amp_tf.tools.starting import FOLDER, PYTHON, TENSORFLOW, TOOL
+from amp_tf.tools.comparing.training import CompareRequest
+from amp_tf.tools.starting import PYTHON, TENSORFLOW
 
 _BY_SIGNAL = 128  # a shell adds the number of the signal
 
@@ -40,19 +39,22 @@ def run(args: argparse.Namespace) -> int:
     if args.inputs is not None:
         return _compare_model(args, request)
     if os.path.isdir(args.subject[0]) or is_keras_file(args.subject[0]):
-        fix = "Name it with --inputs, or write -- in front of a script's command"
-        raise AmpError("there is no file of inputs", where=args.subject[0], fix=fix)
-    found = compare_script(args.subject, request)
-    if isinstance(found, int):
-        return found
-    return _tell(found, args.output)
+        raise AmpError(
+            "there is no file of inputs",
+            where=args.subject[0],
+            fix="Name it with --inputs, or write -- in front of a script's command",
+        )
+    return _tell(compare_script(args.subject, request), args.output)
 
 
 def _compare_model(args: argparse.Namespace, request: CompareRequest) -> int:
     """Compares a signature of a SavedModel."""
     if len(args.subject) > 1:
-        fix = "Write one model with --inputs, or a command after -- without it"
-        raise AmpError("expected one model", where=" ".join(args.subject), fix=fix)
+        raise AmpError(
+            "expected one model",
+            where=" ".join(args.subject),
+            fix="Write one model with --inputs, or a command after -- without it",
+        )
     _model, function = load_signature(args.subject[0], args.signature)
     arrays = read_inputs(args.inputs, list(function.structured_input_signature[1]))
     compared = request.compare(function, [arrays], hardware_for(request.config))
@@ -80,42 +82,32 @@ def _write_patterns(found: Comparison, path: str) -> str:
 
 def compare_script(
     command: Sequence[str], request: CompareRequest, output: Path | None = None
-) -> Comparison | int:
+) -> Comparison:
     """Runs a command until the first training step in it is compared.
 
     ``output`` is the file where its output goes, if elsewhere.
 
-    If nothing was compared, it prints why to stderr and returns the exit status: 2, or as in a
-    shell 126 or 127 where the command cannot be started, or 130 where it was interrupted.
+    Raises:
+        AmpError: nothing was compared.
+        KeyboardInterrupt: the program was interrupted.
     """
     with tempfile.TemporaryDirectory(prefix="amp_tf_compare_") as folder:
         request = dataclasses.replace(request, folder=Path(folder))
         request.send()
         # Without amp_tf, whatever the script turns on: functions for XLA would be in 16 bit before
         # they are compared.
-        tool = {TOOL: "comparing.training", FOLDER: folder}
-        environ = {**bootstrapped(os.environ), **tool, DISABLE_VAR: "1"}
-        try:
-            status = run_program(
-                command, environ, output, lambda: request.is_answered, request.interrupt
-            )
-        except OSError as error:
-            why = f"{command[0]} cannot be started: {error.strerror}."
-            print(f"amp-tf compare: {why}", file=sys.stderr)
-            if isinstance(error, FileNotFoundError):
-                return NOT_FOUND
-            return NOT_STARTED
+        environ = environment_of_run(AmpConfig(), "comparing.training", folder, is_on=False)
+        status = run_program(
+            command, environ, output, lambda: request.is_answered, request.interrupt
+        )
         found = request.read_answer()
-        if found is not None:
+        if isinstance(found, Comparison):
             return _with_failure(found, request, status)
-        why = request.read_error()
-        interrupted = _BY_SIGNAL + signal.SIGINT
-        if not why and (request.is_interrupted or status in (-signal.SIGINT, interrupted)):
-            print("amp-tf compare: interrupted", file=sys.stderr)
-            return interrupted
-        why = why or _why_nothing(request, status)
-        print(f"amp-tf compare: {' '.join(command)}: {why}", file=sys.stderr)
-        return NOT_COMPARED
+        interrupted = (-signal.SIGINT, _BY_SIGNAL + signal.SIGINT)
+        if not found and (request.is_interrupted or status in interrupted):
+            raise KeyboardInterrupt
+        why = found or _why_nothing(request, status)
+        raise AmpError(why.removesuffix("."), where=" ".join(command))
 
 
 def _with_failure(found: Comparison, request: CompareRequest, status: int) -> Comparison:

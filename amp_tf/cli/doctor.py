@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import importlib.metadata
 import os
 import platform
@@ -34,6 +35,9 @@ from amp_tf.oplists.hardware import DISTRIBUTIONS, Hardware, cpu_name
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.tools.trials import Trial, run_trials
 
+Environment = Mapping[str, str]
+Facts = dict[str, str]  #: short texts by their names
+Device = dict[str, Any]
 _STDERR = 2  #: its file descriptor; where it is closed, ``sys.stderr`` is None
 SUPPORTED = ((2, 16), (2, 21))  #: the oldest and the newest TensorFlow, both included
 #: the same as pip takes it
@@ -110,7 +114,7 @@ def render(facts: MachineFacts, issues: Sequence[Issue]) -> str:
     return "\n".join(lines)
 
 
-def _pairs(values: dict[str, str]) -> list[str]:
+def _pairs(values: Facts) -> list[str]:
     return [f"  {name:16}{value or 'not installed'}" for name, value in values.items()]
 
 
@@ -127,15 +131,15 @@ class Issue:
 class MachineFacts:
     """The machine and its software, without any judgement."""
 
-    environ: Mapping[str, str]  #: the environment
+    environ: Environment  #: the environment
     #: name to version of Python, amp_tf and the libraries; ``""`` for one that is not installed
-    versions: dict[str, str]
+    versions: Facts
     #: the devices of TensorFlow: name, description, 16-bit types in hardware; for a GPU whether it
     #: computes float32 products in TF32, ``None`` if it has none
-    devices: list[dict[str, Any]]
+    devices: list[Device]
     hardware: Hardware  #: the same for the rewrite
     #: Keras' backend, its dtype policy, and the error if it cannot be imported
-    keras: dict[str, str]
+    keras: Facts
     autostart: bool  #: whether a new Python with the variable set turns amp_tf on
     plugins: list[str]  #: other graph optimizer plugins
     trials: list[Trial]  #: what ran
@@ -146,7 +150,7 @@ class MachineFacts:
     distributions: Sequence[str] = ()
 
     @property
-    def ways(self) -> dict[str, str]:
+    def ways(self) -> Facts:
         """The ways to turn amp_tf on, and their states; the trials tell what works."""
         try:
             switches = Switches.from_env(self.environ)
@@ -180,7 +184,7 @@ def is_without_pth() -> bool:
     return bool(installed) and not any(file.name == "amp_tf.pth" for file in installed)
 
 
-def _reads_pth(environ: Mapping[str, str]) -> bool:
+def _reads_pth(environ: Environment) -> bool:
     """Looks whether a new Python with the variable set turns amp_tf on."""
     asked = {name: text for name, text in environ.items() if name != DISABLE_VAR}
     asked[ENABLE_VAR] = "1"
@@ -194,7 +198,7 @@ def _reads_pth(environ: Mapping[str, str]) -> bool:
     return found.returncode == _IS_STARTED
 
 
-def gather(environ: Mapping[str, str], *, with_trials: bool) -> MachineFacts:
+def gather(environ: Environment, *, with_trials: bool) -> MachineFacts:
     """Collects the facts; raises an ImportError without TensorFlow.
 
     ``with_trials`` converts and runs small graphs.
@@ -248,11 +252,11 @@ def _find_distributions() -> list[str]:
     return list(filter(present.__contains__, DISTRIBUTIONS))
 
 
-def _find_devices() -> list[dict[str, Any]]:
+def _find_devices() -> list[Device]:
     """Returns the devices that TensorFlow can compute on, as in :attr:`MachineFacts.devices`."""
     import tensorflow as tf
 
-    cpu: dict[str, Any] = {"name": "CPU:0", "description": cpu_name(), "fast_in": []}
+    cpu: Device = {"name": "CPU:0", "description": cpu_name(), "fast_in": []}
     if Hardware.detect_cpu().cpu_gains:
         cpu["fast_in"].append("bfloat16")
     devices = [cpu]
@@ -271,7 +275,7 @@ def _find_devices() -> list[dict[str, Any]]:
     return devices
 
 
-def _read_keras() -> dict[str, str]:
+def _read_keras() -> Facts:
     """Returns Keras' backend and dtype policy, and the error where it cannot be imported."""
     try:
         import keras
@@ -283,12 +287,8 @@ def _read_keras() -> dict[str, str]:
     return {"backend": backend, "policy": policy, "error": ""}
 
 
-def _problem(what: str, fix: str) -> Issue:
-    return Issue(True, what, fix)
-
-
-def _note(what: str, fix: str) -> Issue:
-    return Issue(False, what, fix)
+_problem = functools.partial(Issue, True)
+_note = functools.partial(Issue, False)
 
 
 def find_issues(facts: MachineFacts) -> Iterator[Issue]:
@@ -404,7 +404,7 @@ def _issues_of_devices(facts: MachineFacts) -> Iterator[Issue]:
         )
 
 
-def _issues_of_settings(environ: Mapping[str, str]) -> Iterator[Issue]:
+def _issues_of_settings(environ: Environment) -> Iterator[Issue]:
     # It needs absl: where TensorFlow is missing, that may be missing too.
     from amp_tf.oplists import op_names
 
@@ -435,7 +435,7 @@ def _issues_of_settings(environ: Mapping[str, str]) -> Iterator[Issue]:
         yield _note(what, f"Unset {DISABLE_VAR}")
 
 
-def _is_off(environ: Mapping[str, str]) -> bool:
+def _is_off(environ: Environment) -> bool:
     """Tells whether ``AMP_TF_DISABLE`` is set, be it to a value that means nothing."""
     try:
         return is_disabled(environ)

@@ -82,6 +82,12 @@ def add_settings(parser: argparse.ArgumentParser, *, has_target: bool = True) ->
     parser.epilog = "Other settings are those of the environment variables (docs/variables.md)."
 
 
+def _add_number(parser: argparse.ArgumentParser, option: str, default: float, words: str) -> None:
+    """Adds an option for a number, whole or not as its default is."""
+    words = f"{words}; by default {default:g}"
+    parser.add_argument(option, metavar="N", type=type(default), default=default, help=words)
+
+
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, help="the command and its arguments, after --"
@@ -195,13 +201,7 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_SIGNATURE,
         help=f"the signature to call; by default {DEFAULT_SIGNATURE}",
     )
-    parser.add_argument(
-        "--steps",
-        metavar="N",
-        type=int,
-        default=8,
-        help="run the step on at most N batches; by default 8",
-    )
+    _add_number(parser, "--steps", 8, "run the step on at most N batches")
     parser.add_argument(
         "--output",
         metavar="FILE",
@@ -232,9 +232,7 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
         type=float,
         help="how far the metric, a loss, may rise above its value in float32",
     )
-    parser.add_argument(
-        "--max-runs", metavar="N", type=int, default=40, help="train at most N times; by default 40"
-    )
+    _add_number(parser, "--max-runs", 40, "train at most N times")
     parser.add_argument(
         "--output",
         metavar="FILE",
@@ -254,20 +252,8 @@ def _add_time(parser: argparse.ArgumentParser) -> None:
         "session fetches; by default fit, else what takes longest of what has a matmul or "
         "convolution",
     )
-    parser.add_argument(
-        "--rounds",
-        metavar="N",
-        type=int,
-        default=12,
-        help="run each way at most N times, but three times in any case; by default 12",
-    )
-    parser.add_argument(
-        "--minutes",
-        metavar="N",
-        type=float,
-        default=10.0,
-        help="begin no further round after N minutes; by default 10",
-    )
+    _add_number(parser, "--rounds", 12, "run each way at most N times, but three times in any case")
+    _add_number(parser, "--minutes", 10.0, "begin no further round after N minutes")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     add_settings(parser, has_target=False)  # its runs are on this machine's devices
 

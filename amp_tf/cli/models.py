@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os.path
 import re
 import shlex
@@ -67,28 +68,38 @@ def _check_options(args: argparse.Namespace, is_model: bool) -> None:
     """Checks that the options fit each other and the input, before anything is written."""
     if not args.dry_run:
         if args.result is None:
-            fix = "Name a file or folder to write, or add --dry-run"
-            raise AmpError("there is no OUT", fix=fix)
+            raise AmpError(
+                "there is no OUT", fix="Name a file or folder to write, or add --dry-run"
+            )
         if not args.force and os.path.isfile(args.result):
             what = "the file exists"
             if os.path.exists(args.source) and os.path.samefile(args.source, args.result):
                 what = "it is the input, which would be overwritten"
-            fix = "Name another file, or replace it with --force; nothing was written"
-            raise AmpError(what, where=args.result, fix=fix)
+            raise AmpError(
+                what,
+                where=args.result,
+                fix="Name another file, or replace it with --force; nothing was written",
+            )
     if not is_model and (args.check or args.weights != WEIGHTS[0]):
         where = "--weights"
         if args.check:
             where = "--check"
-        fix = "Name a SavedModel's folder or a Keras file, or leave it out"
-        raise AmpError("is for models, and this is a GraphDef file", where=where, fix=fix)
+        raise AmpError(
+            "is for models, and this is a GraphDef file",
+            where=where,
+            fix="Name a SavedModel's folder or a Keras file, or leave it out",
+        )
     if args.check and args.dry_run:
         raise AmpError("there is no copy to check", where="--check", fix="Leave --dry-run out")
     if is_model and args.preserve:
-        fix = (
-            "What a SavedModel's signatures name is preserved without it; --keep-float32 keeps "
-            "other nodes"
+        raise AmpError(
+            "is for GraphDef files, and this is a model",
+            where="--preserve",
+            fix=(
+                "What a SavedModel's signatures name is preserved without it; --keep-float32 keeps "
+                "other nodes"
+            ),
         )
-        raise AmpError("is for GraphDef files, and this is a model", where="--preserve", fix=fix)
 
 
 def _tell_result(args: argparse.Namespace, report: RewriteReport) -> None:
@@ -110,12 +121,10 @@ def _convert_model(
 
     Returns the report, and no names of nodes.
     """
-    hardware = hardware_for(config)
+    options = {"hardware": hardware_for(config), "weights": args.weights, "batch": batch}
     if args.dry_run:
-        return rewrite_saved_model(
-            args.source, config, hardware=hardware, weights=args.weights, batch=batch
-        )[1], ()
-    options = {"hardware": hardware, "replace": args.force, "weights": args.weights, "batch": batch}
+        return rewrite_saved_model(args.source, config, **options)[1], ()
+    options["replace"] = args.force
     return convert_saved_model(args.source, args.result, config, **options), ()
 
 
@@ -160,8 +169,9 @@ def _answer(args: argparse.Namespace, model: str) -> dict[str, Any]:
             f"{name} {spec.dtype.name}{list(spec.shape)}" for name, spec in inputs.items()
         )
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        what = f"the model does not take its arrays ({why})"
-        raise AmpError(what, where=args.check, fix=f"It takes {taken}") from None
+        raise AmpError(
+            f"the model does not take its arrays ({why})", where=args.check, fix=f"It takes {taken}"
+        ) from None
 
 
 def _errors(args: argparse.Namespace, expected: Mapping[str, Any]) -> Iterator[str]:
@@ -178,12 +188,15 @@ def _errors(args: argparse.Namespace, expected: Mapping[str, Any]) -> Iterator[s
         finite = np.isfinite(wanted)
         lost = np.count_nonzero(finite & ~np.isfinite(got))
         if lost:
-            what = (
-                f"it is written, and {lost:,} of {got.size:,} values of {name} are inf or nan, "
-                "which they were not"
-            )
             how = shlex.join(_comparison(args))
-            raise AmpError(what, where=args.result, fix=f"What to keep in float32: {how}")
+            raise AmpError(
+                (
+                    f"it is written, and {lost:,} of {got.size:,} values of {name} are inf or nan, "
+                    "which they were not"
+                ),
+                where=args.result,
+                fix=f"What to keep in float32: {how}",
+            )
         off = np.abs(wanted - got)[finite]
         most = np.max(off, initial=0)
         largest = np.max(np.abs(wanted), initial=0, where=finite)
@@ -213,14 +226,15 @@ def _check_preserved(names: Iterable[str], graph: Any) -> None:
 
     No other node would be preserved.
     """
-    present = [node.name for node in graph.node]
-    inside = _names(graph)
-    for name in set(names).difference(present):
-        if name not in inside:
-            raise missing_node(name, present, "--preserve")
-        what = f"node {name!r} is in a function, and only nodes of the graph itself are preserved"
-        fix = f"Keep it in float32 with --keep-float32 '^{re.escape(name)}$'"
-        raise GraphError(what, where="--preserve", fix=fix)
+    names_of = _names_by_function(graph)
+    for name in set(names).difference(names_of[""]):
+        if not any(name in inside for inside in names_of.values()):
+            raise missing_node(name, names_of[""], "--preserve")
+        raise GraphError(
+            f"node {name!r} is in a function, and only nodes of the graph itself are preserved",
+            where="--preserve",
+            fix=f"Keep it in float32 with --keep-float32 '^{re.escape(name)}$'",
+        )
 
 
 def _tell_target(report: RewriteReport) -> None:
@@ -244,18 +258,18 @@ def run_explain(args: argparse.Namespace) -> int:
         return _print_all(graphs, args, config, hardware)
     found = graphs[0]
     for each in graphs:
-        if args.node in _names(each.graph):
+        if any(args.node in names for names in _names_by_function(each.graph).values()):
             found = each
             break
     graph = found.graph
     _check_preserved(args.preserve, graph)
-    functions = {function.signature.name: function for function in graph.library.function}
     body = graph
     preserve = (*args.preserve, *found.preserve)
-    home = _home_of(args, graph, functions)
-    if home:
-        body = functions[home]
-        preserve = ()  # as the rewrite does
+    home = _home_of(args, _names_by_function(graph))
+    for function in graph.library.function:
+        if function.signature.name == home:
+            body = function
+            preserve = ()  # as the rewrite does
     explanation = explain(
         body,
         args.node,
@@ -271,7 +285,7 @@ def run_explain(args: argparse.Namespace) -> int:
     return 0
 
 
-def _home_of(args: argparse.Namespace, graph: Any, functions: Mapping[str, Any]) -> str:
+def _home_of(args: argparse.Namespace, names_of: Mapping[str, Sequence[str]]) -> str:
     """Returns the name of the function with the node to explain; empty for the graph itself.
 
     Raises:
@@ -279,19 +293,17 @@ def _home_of(args: argparse.Namespace, graph: Any, functions: Mapping[str, Any])
     """
     where = args.graph
     if args.function:
-        _check_name("function", args.function, functions, where)
+        _check_name("function", args.function, filter(None, names_of), where)
         return str(args.function)
-    if any(node.name == args.node for node in graph.node):
-        return ""
-    homes = []
-    for name, function in functions.items():
-        if any(node.name == args.node for node in function.node_def):
-            homes.append(name)
+    homes = [function for function, names in names_of.items() if args.node in names]
     if not homes:
-        raise missing_node(args.node, _names(graph), where)
-    if len(homes) > 1:
-        what = f"{len(homes)} functions hold a node {args.node!r}"
-        raise GraphError(what, where=where, fix=f"Choose with --function: {', '.join(homes)}")
+        raise missing_node(args.node, list(itertools.chain(*names_of.values())), where)
+    if len(homes) > 1 and "" not in homes:
+        raise GraphError(
+            f"{len(homes)} functions hold a node {args.node!r}",
+            where=where,
+            fix=f"Choose with --function: {', '.join(homes)}",
+        )
     return homes[0]
 
 
@@ -303,14 +315,7 @@ def _print_all(
     for each in graphs:
         _check_preserved(args.preserve, each.graph)
         functions += [function.signature.name for function in each.graph.library.function]
-        result = rewrite(
-            each.graph,
-            config,
-            preserve=(*args.preserve, *each.preserve),
-            hardware=hardware,
-            batch=batch_of(args),
-            beyond_range=each.beyond_range,
-        )
+        result = each.rewritten(config, args.preserve, hardware=hardware, batch=batch_of(args))
         reports += result.report.graphs
     whole = RewriteReport(tuple(reports))
     nodes = whole.nodes
@@ -338,7 +343,9 @@ def _check_name(kind: str, asked: str, names: Iterable[str], where: str) -> None
     raise GraphError(f"the graph has no {kind} {asked!r}", where=where, fix=fix)
 
 
-def _names(graph: Any) -> list[str]:
-    """Returns the names of the nodes of a graph and of its functions."""
-    bodies = (graph.node, *(function.node_def for function in graph.library.function))
-    return [node.name for body in bodies for node in body]
+def _names_by_function(graph: Any) -> dict[str, list[str]]:
+    """Returns the names of nodes by function, ``""`` for the graph itself, which comes first."""
+    found = {"": [node.name for node in graph.node]}
+    for function in graph.library.function:
+        found[function.signature.name] = [node.name for node in function.node_def]
+    return found

@@ -93,6 +93,7 @@ def read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
         raise AmpError(f"cannot be read ({why})", where=path, fix=fix) from None
     if sorted(arrays) != sorted(wanted):
         given = ", ".join(sorted(arrays)) or "none"
-        what = f"expected the arrays {', '.join(sorted(wanted))}, got {given}"
-        raise AmpError(what, where=path, fix=fix)
+        raise AmpError(
+            f"expected the arrays {', '.join(sorted(wanted))}, got {given}", where=path, fix=fix
+        )
     return arrays

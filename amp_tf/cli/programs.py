@@ -8,11 +8,11 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from amp_tf.cli.run import bootstrapped
+from amp_tf.cli.run import Environment, bootstrapped
 from amp_tf.config import (
     DISABLE_VAR,
     ENABLE_VAR,
@@ -21,7 +21,9 @@ from amp_tf.config import (
     AmpConfig,
     variables_of,
 )
-from amp_tf.tools.starting import FOLDER
+from amp_tf.errors import AmpError
+from amp_tf.reporting.files import AnyPath
+from amp_tf.tools.starting import FOLDER, TOOL
 
 _PATIENCE_S = 30.0  # a program that is ended may save something first, or ignore it
 _GRACE_S = 1.0  # helpers of a program that has ended may clean up
@@ -35,12 +37,20 @@ _OURS = re.compile(
 _LAST_WORDS = 200  # characters of the output of a run that failed
 
 
-def environment_of_run(config: AmpConfig, *, is_on: bool) -> dict[str, str]:
+def environment_of_run(
+    config: AmpConfig, tool: str, folder: AnyPath, *, is_on: bool
+) -> dict[str, str]:
     """Returns the environment for a command with amp_tf on by a configuration, or off.
 
     The environment decides, whatever the program itself turns on. No variable of this process' own
     settings stays: a default value of the configuration has none that would replace it. The
     variable of loss scaling stays, because it is no part of a configuration.
+
+    Args:
+        config: what to convert.
+        tool: the module that watches the command from inside (:mod:`amp_tf.tools.starting`).
+        folder: where that module leaves its answers.
+        is_on: whether amp_tf is on.
     """
     ours = {row.name for row in ENV_VARS} - {LOSS_SCALING_VAR}
     others = {name: text for name, text in os.environ.items() if name not in ours}
@@ -48,12 +58,12 @@ def environment_of_run(config: AmpConfig, *, is_on: bool) -> dict[str, str]:
     switch = DISABLE_VAR
     if is_on:
         switch = ENABLE_VAR
-    return {**environ, switch: "1"}
+    return {**environ, TOOL: tool, FOLDER: str(folder), switch: "1"}
 
 
 def run_program(
     command: Sequence[str],
-    environ: Mapping[str, str],
+    environ: Environment,
     output: Path | None,
     has_answered: Callable[[], object] = lambda: False,
     on_interrupt: Callable[[], None] = lambda: None,
@@ -67,56 +77,32 @@ def run_program(
     and SIGHUP end it by the SystemExit that :func:`amp_tf.cli.main.main` makes of them.
 
     Raises:
-        OSError: it cannot be started.
+        AmpError: it cannot be started.
     """
+    streams: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
-        log = None
         if output is not None:
             log = stack.enter_context(output.open("wb"))
-        program = stack.enter_context(_started(command, environ, log, on_interrupt))
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            streams["start_new_session"] = True
+        try:
+            program = subprocess.Popen(command, env=environ, **streams)
+        except OSError as error:
+            raise AmpError(f"cannot be started ({error.strerror})", where=command[0]) from None
+        handler = signal.getsignal(signal.SIGINT)
+        is_watching = output is None and handler != signal.SIG_IGN
+        if is_watching:
+            stack.callback(signal.signal, signal.SIGINT, handler)
+        stack.callback(_end, program, environ[FOLDER], has_group=output is not None)
+        # Only now: a program that is started while it is ignored ignores it, too.
+        if is_watching:
+            signal.signal(signal.SIGINT, lambda *_: on_interrupt())
         deadline = float("inf")
         while program.poll() is None and time.monotonic() < deadline:
             time.sleep(_GLANCE_S)
             if deadline == float("inf") and has_answered():
                 deadline = time.monotonic() + _PATIENCE_S
     return int(program.returncode)
-
-
-@contextlib.contextmanager
-def _started(
-    command: Sequence[str],
-    environ: Mapping[str, str],
-    log: Any,
-    on_interrupt: Callable[[], None],
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts a command that ends with this process, and at the latest with the block.
-
-    All that it started ends with it. Without a ``log`` its output goes where that of this process
-    goes, and Ctrl-C of the terminal is left to the program.
-    """
-    before: Any = None
-    nothing = None
-    if log is not None:
-        nothing = subprocess.DEVNULL
-    program = None
-    try:
-        program = subprocess.Popen(
-            command,
-            env=environ,
-            stdin=nothing,
-            stdout=log,
-            stderr=log,
-            start_new_session=log is not None,
-        )
-        # Only now: a program that is started while it is ignored ignores it, too.
-        if log is None and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-            before = signal.signal(signal.SIGINT, lambda *_: on_interrupt())
-        yield program
-    finally:
-        if program is not None:
-            _end(program, environ[FOLDER], has_group=log is not None)
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
 
 
 def _end(program: subprocess.Popen[bytes], folder: str, *, has_group: bool) -> None:

@@ -9,7 +9,7 @@ import os.path
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,17 @@ from amp_tf.cli.options import hardware_for, read_config
 from amp_tf.config import AmpConfig, sources
 from amp_tf.errors import AmpError, FileError, printable
 from amp_tf.offline import reading
-from amp_tf.offline.saved_model import rewrite_saved_model
+from amp_tf.offline.saved_model import read_graphs
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.precision import Precision
 from amp_tf.reporting import files
 from amp_tf.reporting.figures import GraphReport, percent
+from amp_tf.reporting.files import Document, Row
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.pipeline import rewrite, rewrite_program
+from amp_tf.rewriting.recording import SECOND_VISIT
 
 _GRAPHS = (".pb", ".pbtxt")
-_BEFORE = "graphdef_preop_*.pb"  # the files of graphs before their rewrite, in a log folder
+_BEFORE = "graphdef_preop"  # begins the names of the graphs before their rewrite, in a log folder
 _FOR_XLA = "_XlaMustCompile"  # TensorFlow's mark of functions that XLA compiles
 
 
@@ -42,9 +43,11 @@ def run(args: argparse.Namespace) -> int:
     except AmpError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        what = f"a report is broken ({type(error).__name__}: {error})"
-        fix = "Name a file as AMP_TF_REPORT or amp_tf.report().save(…) wrote it"
-        raise FileError(what, where=" ".join(args.sources), fix=fix) from error
+        raise FileError(
+            f"a report is broken ({type(error).__name__}: {error})",
+            where=" ".join(args.sources),
+            fix="Name a file as AMP_TF_REPORT or amp_tf.report().save(…) wrote it",
+        ) from error
     if not (args.html or args.json):
         found: Any = documents
         if len(documents) == 1:
@@ -54,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _line_of(document: Mapping[str, Any]) -> str:
+def _line_of(document: Document) -> str:
     """Returns the line that is printed for a report."""
     share = (document["figures"] or {}).get("products_share_f16")
     counts = f"{document['converted']:,} of {document['total']:,} nodes converted"
@@ -63,25 +66,29 @@ def _line_of(document: Mapping[str, Any]) -> str:
     return f"{files.title(document)}: {counts}"
 
 
-def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+def _documents(source: str, args: argparse.Namespace) -> list[Row]:
     """Returns the reports in a file or folder, or makes a report.
 
     One is made of a model, of a graph, or of the graphs of a log folder before their rewrite.
     """
     if not os.path.exists(source):
-        fix = "Name a report, or a folder of them, a model, a graph or a log folder"
-        raise FileError("there is no such file or folder", where=source, fix=fix)
+        raise FileError(
+            "there is no such file or folder",
+            where=source,
+            fix="Name a report, or a folder of them, a model, a graph or a log folder",
+        )
     is_model = reading.is_keras_file(source) or reading.is_saved_model(source)
     if os.path.isdir(source) and not is_model:
         written = sorted(Path(source).glob("amp_tf_*.json"))
         if written:
             return [document for path in written for document in files.read(path)]
-        if not any(Path(source).glob(_BEFORE)):
-            what = "holds no report, model or log files of amp_tf"
-            fix = (
-                "Name a folder that AMP_TF_REPORT or LOG_PATH wrote to, or that holds a SavedModel"
+        if not any(Path(source).glob(f"{_BEFORE}*.pb")):
+            raise FileError(
+                "holds no report, model or log files of amp_tf",
+                where=source,
+                fix="Name a folder that AMP_TF_REPORT or LOG_PATH wrote to, or that holds a "
+                "SavedModel",
             )
-            raise FileError(what, where=source, fix=fix)
     elif not is_model and not source.endswith(_GRAPHS):
         return files.read(source)
     config = read_config(args)
@@ -92,9 +99,7 @@ def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     }
     config = dataclasses.replace(config, report_path=args.html or args.json or "-")
     found: list[GraphReport] = []
-    if is_model:
-        found += rewrite_saved_model(source, config, hardware=hardware)[1].graphs
-    elif os.path.isdir(source):
+    if os.path.isdir(source) and not is_model:
         found += _of_log(source, config, hardware)
         what = (
             f"{source}: its graphs are decided again, by the settings of this command (precision "
@@ -103,51 +108,25 @@ def _documents(source: str, args: argparse.Namespace) -> list[dict[str, Any]]:
         )
         print(printable(f"{what}."), file=sys.stderr)
     else:
-        graph = reading.read_graph_file(source)
-        found += rewrite(graph, config, hardware=hardware).report.graphs
+        for graph in read_graphs(source, config, hardware):
+            found += graph.rewritten(config, hardware=hardware).report.graphs
     return [RewriteReport(tuple(found), facts=facts).to_dict()]
 
 
 def _of_log(folder: str, config: AmpConfig, hardware: Hardware) -> Iterator[GraphReport]:
     """Decides the graphs of a log folder again, each once, and those for XLA for XLA."""
-    for graph in _first_visits(Path(folder)):
-        for report in _decide(graph, config, hardware):
+    for path in sorted(Path(folder).glob(f"{_BEFORE}*.pb"), key=_numbers):
+        mark = path.name.replace(_BEFORE, SECOND_VISIT)
+        if path.with_name(mark).with_suffix(".txt").exists():
+            continue
+        for report in _decide(reading.read_graph_file(path), config, hardware):
             if not report.is_revisit:
                 yield report
-
-
-def _first_visits(folder: Path) -> Iterator[Any]:
-    """Yields the graphs of a log folder, without the second visits.
-
-    TensorFlow passes each graph to its optimizers twice, with a few nodes less at the second time.
-    The second visit is not logged if the first one converted something.
-    """
-    firsts: list[set[str]] = []  # the nodes of graphs whose second visit may follow
-    for path in sorted(folder.glob(_BEFORE), key=_numbers):
-        graph = reading.read_graph_file(path)
-        names = {node.name for node in graph.node}
-        first = next((other for other in firsts if len(names & other) > len(names) // 2), None)
-        if first is not None:
-            firsts.remove(first)
-            continue
-        if not _is_converted(path):
-            firsts.append(names)
-        yield graph
 
 
 def _numbers(path: Path) -> list[int]:
     """A sort key: process, number in the process, time."""
     return list(map(int, re.findall(r"\d+", path.name)))
-
-
-def _is_converted(path: Path) -> bool:
-    """Tells whether the program converted something of the graph that a file holds."""
-    name = path.stem.replace("graphdef_preop", "reasons_AutoMixedPrecision")
-    try:
-        lines = path.with_name(f"{name}.txt").read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:  # the rewrite failed
-        return False
-    return not all(line.startswith(f"{Precision.FLOAT32.value}\t") for line in lines)
 
 
 def _decide(graph: Any, config: AmpConfig, hardware: Hardware) -> Iterator[GraphReport]:

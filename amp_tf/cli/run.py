@@ -23,6 +23,7 @@ from amp_tf.cli.main import COMMANDS, main
 from amp_tf.config import ENABLE_VAR, Switches
 from amp_tf.errors import ConfigError
 
+Environment = Mapping[str, str]  #: variables by their names
 NOT_STARTED = 126  #: a shell's status for a command that cannot be started
 NOT_FOUND = 127  #: and for one that does not exist
 _BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         return NOT_STARTED
 
 
-def switched_on(environ: Mapping[str, str]) -> dict[str, str]:
+def switched_on(environ: Environment) -> Environment:
     """Returns the variables to add to an environment so that amp_tf is on.
 
     Empty if a part of it is on already, or if a variable has an invalid value, which the program
@@ -69,12 +70,12 @@ def switched_on(environ: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
-def environment(environ: Mapping[str, str]) -> dict[str, str]:
+def environment(environ: Environment) -> Environment:
     """Returns the environment for the command: with the switch, and bootstrapped. Idempotent."""
     return bootstrapped({**environ, **switched_on(environ)})
 
 
-def bootstrapped(environ: Mapping[str, str]) -> dict[str, str]:
+def bootstrapped(environ: Environment) -> Environment:
     """Returns an environment with the bootstrap folder in front of ``PYTHONPATH``. Idempotent."""
     given = environ.get("PYTHONPATH", "")
     # An empty entry is the current folder, but an empty variable has no entry.

@@ -5,20 +5,20 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from amp_tf.cli.options import read_config
 from amp_tf.cli.programs import environment_of_run, how_it_ended, run_program
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
+from amp_tf.reporting import files
+from amp_tf.reporting.files import Row
 from amp_tf.reporting.text import plural
-from amp_tf.tools.progress import on_stderr
-from amp_tf.tools.starting import FOLDER, PYTHON, TOOL
+from amp_tf.tools.progress import on_stderr, teller
+from amp_tf.tools.starting import PYTHON
 from amp_tf.tools.timing.recording import LEAST, STEP
 from amp_tf.tools.timing.rounds import Run, Timed, take_rounds
 
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         program.run,
         args.rounds,
         args.minutes,
-        tell=lambda line: print(f"amp-tf time: {line}", file=sys.stderr, flush=True),
+        tell=teller("amp-tf time"),
         progress=on_stderr("amp-tf time"),
     )
     timed = Timed(program.step, program.device, program.summary, float32, mixed)
@@ -67,15 +67,12 @@ class TimedScript:
         with tempfile.TemporaryDirectory(prefix="amp_tf_time_", ignore_cleanup_errors=True) as name:
             place = Path(name)
             output = place / "output.txt"
-            environ = environment_of_run(self.config, is_on=is_mixed)
-            environ |= {TOOL: "timing.recording", FOLDER: name, STEP: self.step}
+            environ = environment_of_run(self.config, "timing.recording", name, is_on=is_mixed)
+            environ[STEP] = self.step
             begin = time.perf_counter()
-            try:
-                status = run_program(
-                    self.command, environ, output, lambda: _read_answer(place).get("is_enough")
-                )
-            except OSError as error:
-                raise self._error(f"cannot be started ({error.strerror})") from None
+            status = run_program(
+                self.command, environ, output, lambda: _read_answer(place).get("is_enough")
+            )
             answer = _read_answer(place)
             if not answer.get("is_enough"):
                 text = output.read_text(errors="replace")
@@ -98,13 +95,15 @@ class TimedScript:
                 raise self._error(f"there is nothing to time ({answer['summary']})", fix)
         return Run(tuple(answer["step_ms"]), answer["first_end"] - begin, answer["peak_mib"])
 
-    def _check_end(self, status: int, text: str, answer: dict[str, Any], has_amp_tf: bool) -> None:
+    def _check_end(self, status: int, text: str, answer: Row, has_amp_tf: bool) -> None:
         """Checks that a program that ended by itself did so well, after enough steps."""
         if status:
             raise self._error(how_it_ended(status, text))
         if not has_amp_tf:
-            what = "it started no Python in which amp_tf is installed"
-            raise self._error(what, "Install amp_tf in that environment")
+            raise self._error(
+                "it started no Python in which amp_tf is installed",
+                "Install amp_tf in that environment",
+            )
         if not answer:
             what = "it made no step"
             if self.step:
@@ -112,17 +111,17 @@ class TimedScript:
             raise self._error(what, f"{_A_STEP}; code that runs eagerly has none")
         count = len(answer["step_ms"])
         if count < LEAST:
-            what = (
-                f"it made {plural(answer['calls'], 'step')} of {answer['step']}, of which {count} "
-                f"count, and {LEAST} are needed"
+            raise self._error(
+                f"it made {plural(answer['calls'], 'step')} of {answer['step']}, of which "
+                f"{count} count, and {LEAST} are needed",
+                f"Let it make more, as by more epochs. {_A_STEP}",
             )
-            raise self._error(what, f"Let it make more, as by more epochs. {_A_STEP}")
 
     def _error(self, what: str, fix: str = "") -> AmpError:
         return AmpError(what, where=" ".join(self.command), fix=fix)
 
 
-def _read_answer(place: Path) -> dict[str, Any]:
+def _read_answer(place: Path) -> Row:
     """Reads the answer of the process that made most steps; empty where none made any."""
-    answers = [json.loads(path.read_text()) for path in place.glob("*.json")]
+    answers = list(map(files.read_plain, place.glob("*.json")))
     return max(answers, key=lambda one: (one["is_enough"], len(one["step_ms"])), default={})

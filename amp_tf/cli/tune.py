@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import re
 import sys
@@ -29,14 +30,15 @@ from amp_tf.reporting.text import plural
 from amp_tf.tools import keeping
 from amp_tf.tools.comparing.comparison import Comparison
 from amp_tf.tools.comparing.training import CompareRequest
-from amp_tf.tools.progress import on_stderr
-from amp_tf.tools.starting import FOLDER, TOOL
+from amp_tf.tools.keeping import Patterns
+from amp_tf.tools.progress import on_stderr, teller
 from amp_tf.tools.tuning.metrics import ANSWER
-from amp_tf.tools.tuning.result import Goal, Outcome, read_goal
+from amp_tf.tools.tuning.result import Goal, Outcome
 from amp_tf.tools.tuning.tuning import EVERYTHING, Journal, Tuning, Way
 from amp_tf.values import file_of_patterns
 
 NOT_FOUND = 1
+_LEAST_RUNS = 5  # float32 twice, amp_tf with nothing in 16 bit, all in 16 bit, and one more
 _KEPT = "The runs so far are kept there; the same command goes on"
 
 
@@ -55,26 +57,23 @@ def run(args: argparse.Namespace) -> int:
         "settings": dataclasses.asdict(config),
     }
     words = [word.rpartition("=")[2] for word in args.command]  # as in --settings=large.yaml
+    tell = teller("amp-tf tune")
     journal = Journal(path.with_name(f"{path.name}.runs"), head, words)
     if journal.runs:
         runs = plural(len(journal.runs), "run")
-        _tell(f"goes on with {runs} of before; to begin anew, delete {journal.folder}")
+        tell(f"goes on with {runs} of before; to begin anew, delete {journal.folder}")
     tuning = Tuning(
         TunedScript(args.command, config, goal.metric, journal.folder),
         goal,
         journal,
         most_runs=args.max_runs,
-        tell=_tell,
+        tell=tell,
         progress=on_stderr("amp-tf tune"),
         given=tuple(config.keep_float32),
     )
     try:
-        tuned = tuning.for_accuracy()
-    except OSError as error:
-        why = error.strerror or error
-        if error.filename == args.command[0]:
-            raise AmpError(f"cannot be started ({why})", where=args.command[0]) from None
-        raise AmpError(f"cannot be written ({why})", where=str(journal.folder), fix=_KEPT) from None
+        with files.writing(journal.folder, _KEPT):
+            tuned = tuning.for_accuracy()
     except KeyboardInterrupt:
         print(f"amp-tf tune: {journal.folder}: {_KEPT}", file=sys.stderr)
         raise
@@ -87,23 +86,38 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _tell(line: str) -> None:
-    print(f"amp-tf tune: {line}", file=sys.stderr, flush=True)
-
-
 def _goal(args: argparse.Namespace) -> Goal:
-    """Reads the goal, with a check of the expression for a number that the program prints."""
+    """Reads the goal; one of ``--max-drop`` and ``--max-rise`` is given.
+
+    Raises:
+        ConfigError: an option means nothing.
+    """
     if args.metric.startswith(PRINTED):
         fix = "Write one group for the number, such as stdout:'accuracy ([0-9.]+)'"
         pattern = args.metric.removeprefix(PRINTED)
         try:
             groups = re.compile(pattern).groups
         except re.error as error:
-            what = f"{pattern!r} is not a regular expression ({error})"
-            raise ConfigError(what, where="--metric", fix=fix) from None
+            raise ConfigError(
+                f"{pattern!r} is not a regular expression ({error})", where="--metric", fix=fix
+            ) from None
         if groups != 1:
             raise ConfigError(f"{pattern!r} has {groups} groups", where="--metric", fix=fix)
-    return read_goal(args.metric, args.max_drop, args.max_rise, args.max_runs)
+    option = "--max-drop"
+    most = args.max_drop
+    if most is None:
+        option = "--max-rise"
+        most = args.max_rise
+    if not 0 <= most < math.inf:
+        raise ConfigError(f"{most!r} is not a change", where=option, fix="Write 0 or more")
+    if args.max_runs < _LEAST_RUNS:
+        raise ConfigError(
+            f"{args.max_runs!r} runs are too few",
+            where="--max-runs",
+            fix=f"Write {_LEAST_RUNS} or more: float32 twice, amp_tf with nothing in 16 bit, and "
+            "all in 16 bit come first",
+        )
+    return Goal(args.metric, most, is_loss=args.max_drop is None)
 
 
 PRINTED = "stdout:"  #: before a regular expression for a number that the program prints
@@ -120,7 +134,7 @@ class TunedScript:
     metric: str  #: a name in ``fit``'s history, or ``stdout:regex``
     folder: Path  #: for the outputs of the runs
 
-    def run(self, way: Way, patterns: tuple[str, ...]) -> Outcome:
+    def run(self, way: Way, patterns: Patterns) -> Outcome:
         """Runs the command once, with patterns; an OSError where it cannot be started."""
         with tempfile.TemporaryDirectory(
             prefix="run-", dir=self.folder, ignore_cleanup_errors=True
@@ -142,7 +156,7 @@ class TunedScript:
                 value = None
                 failure = f"{failure} ({failed} has its output)"
             # The process and its children leave a report each.
-            reports = [json.loads(path.read_text()) for path in place.glob("amp_tf_*.json")]
+            reports = list(map(files.read_plain, place.glob("amp_tf_*.json")))
             report = max(
                 reports, key=lambda report: (report["converted"], report["total"]), default=None
             )
@@ -155,9 +169,7 @@ class TunedScript:
             if value is None:
                 return None, f"the program gave no {self.metric}"
             return value, ""
-        metrics = {}
-        with contextlib.suppress(FileNotFoundError):
-            metrics = json.loads((place / ANSWER).read_text())
+        metrics = files.read_plain(place / ANSWER) or {}
         if self.metric in metrics:
             return metrics[self.metric], ""
         failure = f"the program gave no {self.metric}"
@@ -168,15 +180,16 @@ class TunedScript:
     def compare(self) -> Comparison | None:
         """Compares the first step; ``None`` where that fails, and stderr says why."""
         request = CompareRequest(self.folder, self.config, 8)
-        found = compare_script(self.command, request, self.folder / "compared.txt")
-        if isinstance(found, int):
+        try:
+            return compare_script(self.command, request, self.folder / "compared.txt")
+        except AmpError as error:
+            print(f"amp-tf compare: {error}", file=sys.stderr)
             return None
-        return found
 
     def _environ(self, way: Way, place: Path) -> dict[str, str]:
-        environ = environment_of_run(self.config, is_on=way is not Way.FLOAT32)
-        environ |= {TOOL: "tuning.metrics", FOLDER: str(place)}
-        if way is not Way.FLOAT32:
+        is_on = way is not Way.FLOAT32
+        environ = environment_of_run(self.config, "tuning.metrics", place, is_on=is_on)
+        if is_on:
             environ[variable_of("report_path")] = str(place)
             environ[variable_of("keep_float32")] = file_of_patterns(place / _PATTERNS)
         return environ

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, MutableMapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from amp_tf.graph.view import Adjacency, Rows, compress
 SOURCE = 0
 SINK = 1
 UNBOUNDED = 1 << 60
+_Unit = TypeVar("_Unit", bound=Hashable)
 
 
 def flood(
@@ -139,14 +141,14 @@ def strongly_connected(nodes: Mask, links: Adjacency) -> Iterator[list[Node]]:
             yield [node, *others]
 
 
-def connected(units: Iterable[int], links: Iterable[Iterable[int]]) -> list[list[int]]:
+def connected(units: Iterable[_Unit], links: Iterable[Iterable[_Unit]]) -> list[list[_Unit]]:
     """Returns the connected sets of units (union–find).
 
-    All units of a link are in one set. A link may name other numbers, which do not count.
+    All units of a link are in one set. A link may name others, which do not count.
     """
     root_of = {unit: unit for unit in units}
 
-    def root(unit: int) -> int:
+    def root(unit: _Unit) -> _Unit:
         while root_of[unit] != unit:
             root_of[unit] = root_of[root_of[unit]]
             unit = root_of[unit]
@@ -156,7 +158,7 @@ def connected(units: Iterable[int], links: Iterable[Iterable[int]]) -> list[list
         linked = [unit for unit in link if unit in root_of]
         for unit in linked[1:]:
             root_of[root(unit)] = root(linked[0])
-    groups: dict[int, list[int]] = {}
+    groups: dict[_Unit, list[_Unit]] = {}
     for unit in root_of:
         groups.setdefault(root(unit), []).append(unit)
     return list(groups.values())

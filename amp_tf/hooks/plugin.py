@@ -284,6 +284,8 @@ def convert_graph(
     )
     nodes = result.report.total
     if not result.changed and visits.is_second(preserve, nodes):
+        if result.log:
+            result.log.note_second_visit()
         return None
     visits.note_first(preserve, nodes, is_rewritten=result.changed)
     reports.record(result.report, way="grappler")

@@ -33,7 +33,7 @@ from amp_tf.reporting.blockers import (
     root_of,
     settings_words,
 )
-from amp_tf.reporting.figures import GraphFigures
+from amp_tf.reporting.figures import GraphReport
 from amp_tf.reporting.text import plural
 from amp_tf.rewriting.form import Form, Job
 from amp_tf.rewriting.pipeline import check_arguments, decide, pause_garbage_collector, settle
@@ -181,8 +181,8 @@ def explain(
         beyond_range=beyond_range or {},
     )
     given = _form_of(graph, job)
-    figures = GraphFigures(report_of(*decide(given)))
-    view = figures.view
+    report = report_of(*decide(given))
+    view = report.view
     if node_name not in view.number_of:
         place = where or "graph"
         if view.function:
@@ -200,28 +200,28 @@ def explain(
     if row and op_list == row.op_list:
         registered = row.why
     # Try changes that may give it the other precision.
-    is_f16 = bool(figures.is_f16[node])
-    trail = figures.report.painting.trail(node)
+    is_f16 = bool(report.is_f16[node])
+    trail = report.painting.trail(node)
     field = "keep_float32"
     root = None
     if not is_f16:
         field = "force_f16"
-        root = root_of(figures, node)
+        root = root_of(report, node)
     own_pattern = pattern_for(node_name, find_followers(graph))
     own = Change(added=frozenset({(field, own_pattern)}))
     remedy = ""
-    if root and _first(given, node_name, is_f16, [root.change(figures, trail[-1:])]):
+    if root and _first(given, node_name, is_f16, [root.change(report, trail[-1:])]):
         remedy = root.remedy
     return Explanation(
         name=node_name,
         op=old_op,
         new_op=op,
         op_list=op_list,
-        precision=figures.report.precision_of(is_f16),
-        reason=figures.reasons[node],
+        precision=report.precision_of(is_f16),
+        reason=report.reasons[node],
         trail=tuple(view.names[before] for before in trail),
         own_change=_first(given, node_name, is_f16, [own]),
-        change=_first(given, node_name, is_f16, _changes(figures, node, root)),
+        change=_first(given, node_name, is_f16, _changes(report, node, root)),
         remedy=remedy,
         registered=registered,
         matches=sum(re.search(own_pattern, name) is not None for name in view.names),
@@ -235,17 +235,17 @@ def _form_of(graph: Any, job: Job) -> Form:
     return job.form(read_graph(graph, job.templates), None)
 
 
-def _changes(figures: GraphFigures, node: Node, root: Root | None) -> list[Change]:
+def _changes(report: GraphReport, node: Node, root: Root | None) -> list[Change]:
     """Returns the changes of settings that may give a node the other precision.
 
     Nodes like it may get it, too. The narrowest change comes first.
     """
-    op = figures.view.ops[node]
-    if figures.reasons[node].rule is Rule.FORCED_BY_NAME:
-        name = figures.view.names[node]
-        dropped = matching_patterns(figures.basis.config, "force_f16", name)
+    op = report.view.ops[node]
+    if report.reasons[node].rule is Rule.FORCED_BY_NAME:
+        name = report.view.names[node]
+        dropped = matching_patterns(report.known_basis.config, "force_f16", name)
         return [Change(dropped=frozenset(dropped))]
-    if figures.is_f16[node]:
+    if report.is_f16[node]:
         return [Change(added=frozenset({("deny_add", op)}))]
     found = [Change(added=frozenset({("clear_add", op)}))]
     if root:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from amp_tf.errors import FileError, GraphError
-from amp_tf.files import RefusedFileError, check_regular, read_regular
+from amp_tf.files import check_regular, read_regular
 from amp_tf.reporting import files
+from amp_tf.reporting.files import AnyPath
 
 TEXT_SUFFIXES = (".pbtxt", ".txt")
 MODEL_FILE = "saved_model.pb"
@@ -30,7 +31,7 @@ PREFIX = "variables"  #: Begins the names of a checkpoint's files.
 _MOST_BYTES = 2 << 30  # protobuf's own limit for a GraphDef or SavedModel
 
 
-def read_graph_file(path: str | Path) -> Any:
+def read_graph_file(path: AnyPath) -> Any:
     """Reads a GraphDef from a ``.pb`` or ``.pbtxt`` file; a FileError where there is none."""
     fix = (
         "Name a SavedModel's folder (not its saved_model.pb), a Keras file, or a file that holds "
@@ -40,10 +41,8 @@ def read_graph_file(path: str | Path) -> Any:
 
 
 def _read_proto(path: Path, fix: str, *, of_model: bool = False) -> Any:
-    try:
+    with files.naming(path, "cannot be read", fix):
         data = read_regular(path, _MOST_BYTES)  # before TensorFlow is imported, which takes seconds
-    except OSError as error:
-        raise FileError(f"cannot be read ({error.strerror})", where=str(path), fix=fix) from None
     if not data:
         raise FileError("the file is empty", where=str(path), fix=fix)
     from google.protobuf import text_format
@@ -63,7 +62,7 @@ def _read_proto(path: Path, fix: str, *, of_model: bool = False) -> Any:
         raise FileError(f"holds no graph ({error})", where=str(path), fix=fix) from None
 
 
-def write_graph_file(graph: Any, path: str | Path) -> None:
+def write_graph_file(graph: Any, path: AnyPath) -> None:
     """Writes a GraphDef, as text where the name ends in ``.pbtxt`` or ``.txt``.
 
     Raises:
@@ -118,8 +117,12 @@ def saved_model_of(source: Any) -> Iterator[Path]:
             where = type(source).__name__
             if is_path:
                 where = str(source)
-            fix = "Call the model on data once before, or export it by hand: model.export(folder)"
-            raise GraphError(what, where=where, fix=fix) from error
+            raise GraphError(
+                what,
+                where=where,
+                fix="Call the model on data once before, or export it by hand: "
+                "model.export(folder)",
+            ) from error
         yield Path(place)
 
 
@@ -134,7 +137,7 @@ def _load_keras(path: Any) -> Any:
     return importlib.import_module(library).models.load_model(path, compile=False)
 
 
-def is_saved_model(folder: str | Path) -> bool:
+def is_saved_model(folder: AnyPath) -> bool:
     """Tells whether a folder holds a SavedModel."""
     return any(os.path.isfile(Path(folder) / name) for name in (MODEL_FILE, TEXT_MODEL_FILE))
 
@@ -171,14 +174,11 @@ def _check_files(folder: Path) -> None:
     for place, _, names in os.walk(folder):
         for name in names:
             path = os.path.join(place, name)
-            try:
+            with (
+                files.naming(path, "cannot be read", "Remove it from the model's folder"),
+                contextlib.suppress(FileNotFoundError),  # of a link to nothing
+            ):
                 check_regular(os.stat(path))
-            except FileNotFoundError:  # a link to nothing
-                continue
-            except RefusedFileError as error:
-                what = f"cannot be read ({error.strerror})"
-                fix = "Remove it from the model's folder"
-                raise FileError(what, where=path, fix=fix) from None
 
 
 def preserved_nodes(meta_graph: Any) -> set[str]:
@@ -308,12 +308,12 @@ class Checkpoint:
             try:
                 session.run(save)
             except tf.errors.OpError as error:
-                fix = (
-                    "See that it can be read, and that there is room for the copy where you may "
-                    "write"
-                )
-                what = f"cannot be copied to {prefix!r} ({error.message})"
-                raise FileError(what, where=self._prefix, fix=fix) from None
+                raise FileError(
+                    f"cannot be copied to {prefix!r} ({error.message})",
+                    where=self._prefix,
+                    fix="See that it can be read, and that there is room for the copy where you "
+                    "may write",
+                ) from None
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
@@ -321,5 +321,8 @@ class Checkpoint:
         try:
             yield
         except Exception as error:
-            what = f"the checkpoint cannot be read ({error})"
-            raise FileError(what, where=self._prefix, fix="Save the model again") from None
+            raise FileError(
+                f"the checkpoint cannot be read ({error})",
+                where=self._prefix,
+                fix="Save the model again",
+            ) from None

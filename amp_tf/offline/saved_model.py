@@ -12,7 +12,7 @@ from __future__ import annotations
 import os.path
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -26,9 +26,10 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.reporting import files
 from amp_tf.reporting.figures import GraphReport
+from amp_tf.reporting.files import AnyPath
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.reporting.weights import Weights
-from amp_tf.rewriting.pipeline import rewrite, settle
+from amp_tf.rewriting.pipeline import RewriteResult, rewrite, settle
 from amp_tf.values import check_batch, check_choice
 
 # Not copied; the fingerprint contains a hash of the old graph.
@@ -37,7 +38,7 @@ _REWRITTEN = frozenset({reading.MODEL_FILE, reading.TEXT_MODEL_FILE, "fingerprin
 
 def convert_saved_model(
     src: str | Path | Any,
-    dst: str | Path,
+    dst: AnyPath,
     config: AmpConfig | None = None,
     *,
     hardware: Hardware | None = None,
@@ -98,34 +99,37 @@ def convert_saved_model(
         # A folder that is there may be a volume, in whose place nothing can be put.
         is_there = os.path.isdir(target) and not is_replaced
         put = _write if is_there else _replace
-        try:
-            put(source, target, data, report.weights)
-        except shutil.Error as error:  # lists all files that could not be copied
-            file, _, why = error.args[0][0]
-            fix = "See that it can be read and the disk has room; nothing was written"
-            raise FileError(
-                f"cannot be copied to {str(target)!r} ({why})", where=str(file), fix=fix
-            ) from None
-        except OSError as error:
-            fix = "Name a new folder where you may write, on a disk with room for the model"
-            raise FileError(
-                f"cannot be written ({error.strerror or error})", where=str(target), fix=fix
-            ) from None
+        fix = "Name a new folder where you may write, on a disk with room for the model"
+        with files.writing(target, fix):
+            try:
+                put(source, target, data, report.weights)
+            except shutil.Error as error:  # lists all files that could not be copied
+                file, _, why = error.args[0][0]
+                raise FileError(
+                    f"cannot be copied to {str(target)!r} ({why})",
+                    where=str(file),
+                    fix="See that it can be read and the disk has room; nothing was written",
+                ) from None
     return report
 
 
 def _check_target(source: Path, target: Path, is_replaced: bool) -> None:
     """Refuses a target that lies in the source, or holds something that is not to be replaced."""
     if Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents:
-        what = f"the folder lies in the model that is converted, {str(source)!r}"
-        fix = "Name a new folder outside of it; nothing was written"
-        raise FileError(what, where=str(target), fix=fix)
+        raise FileError(
+            f"the folder lies in the model that is converted, {str(source)!r}",
+            where=str(target),
+            fix="Name a new folder outside of it; nothing was written",
+        )
     if os.path.isdir(target) and any(target.iterdir()) and not is_replaced:
         how = ""
         if reading.is_saved_model(target):
             how = ", or have the model there replaced (--force, replace=True)"
-        fix = f"Name a new folder{how}; nothing was written"
-        raise FileError("the folder is not empty", where=str(target), fix=fix)
+        raise FileError(
+            "the folder is not empty",
+            where=str(target),
+            fix=f"Name a new folder{how}; nothing was written",
+        )
 
 
 def _check_links(root: str) -> None:
@@ -142,12 +146,14 @@ def _check_links(root: str) -> None:
             by_name = os.path.normpath(os.path.join(os.path.relpath(folder, root), link))
             leads_out = os.path.isabs(by_name) or by_name.split(os.sep)[0] == os.pardir
             if leads_out or os.path.commonpath((root, os.path.realpath(path))) != root:
-                fix = (
-                    "Make a copy of the model that holds the files themselves (cp -rL); "
-                    "nothing was written"
+                raise FileError(
+                    f"is a link to {link!r}, outside of the model",
+                    where=path,
+                    fix=(
+                        "Make a copy of the model that holds the files themselves (cp -rL); "
+                        "nothing was written"
+                    ),
                 )
-                what = f"is a link to {link!r}, outside of the model"
-                raise FileError(what, where=path, fix=fix)
 
 
 def rewrite_saved_model(
@@ -169,14 +175,8 @@ def rewrite_saved_model(
         stores_weights = weights != WEIGHTS[0]
         graphs = _graphs_of(model, checkpoint, config, hardware)
         for meta_graph, graph in zip(model.meta_graphs, graphs, strict=True):
-            result = rewrite(
-                graph.graph,
-                config,
-                preserve=graph.preserve,
-                hardware=hardware,
-                stores_weights=stores_weights,
-                batch=batch,
-                beyond_range=graph.beyond_range,
+            result = graph.rewritten(
+                config, hardware=hardware, stores_weights=stores_weights, batch=batch
             )
             reports += result.report.graphs
             if result.changed:
@@ -202,8 +202,20 @@ class ModelGraph(NamedTuple):
     preserve: frozenset[str] = frozenset()
     beyond_range: BeyondRange = MappingProxyType({})
 
+    def rewritten(
+        self, config: AmpConfig | None, preserve: Iterable[str] = (), **options: Any
+    ) -> RewriteResult:
+        """Rewrites the graph; ``options`` are further ones of :func:`amp_tf.rewrite`."""
+        return rewrite(
+            self.graph,
+            config,
+            preserve=(*self.preserve, *preserve),
+            beyond_range=self.beyond_range,
+            **options,
+        )
 
-def read_graphs(path: str | Path, config: AmpConfig, hardware: Hardware) -> list[ModelGraph]:
+
+def read_graphs(path: AnyPath, config: AmpConfig, hardware: Hardware) -> list[ModelGraph]:
     """Reads the graph of a file, or those of a SavedModel or a Keras file, one a MetaGraph.
 
     Raises:
@@ -256,9 +268,8 @@ def _replace(source: Path, target: Path, model: bytes, weights: Weights | None) 
 def _write(source: Path, target: Path, model: bytes, weights: Weights | None) -> None:
     """Writes the copy to a target that is not there, or is an empty folder.
 
-    The file that makes it a model comes last. If writing fails, the target is as it was.
+    The file that makes it a model comes last. If writing fails, nothing is in the target.
     """
-    was_there = os.path.lexists(target)
     types: dict[str, int] = {}
     if weights:
         types = {each.key: each.precision.data_type for each in weights.stored}
@@ -280,12 +291,7 @@ def _write(source: Path, target: Path, model: bytes, weights: Weights | None) ->
             reading.Checkpoint(source).write(target, types)
         files.put(target / reading.MODEL_FILE, model)
     except BaseException:  # Ctrl-C, too
-        written = [target]
-        if not target.is_dir():
-            written = []
-        elif was_there:
-            written = [*target.iterdir()]
-        for item in written:
+        for item in target.glob("*"):
             if item.is_dir() and not item.is_symlink():
                 shutil.rmtree(item, ignore_errors=True)
             else:

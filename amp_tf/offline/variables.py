@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -37,6 +38,10 @@ _PASSING = table.UNCHANGED | table.PICKING
 #: function, ``""`` for the graph itself.
 BeyondRange = Mapping[str, Container[str]]
 _F16 = {datatypes.BFLOAT16: Precision.BFLOAT16, datatypes.HALF: Precision.FLOAT16}
+
+#: A place of a variable: its kind, and what tells it from others of that kind.
+Place = tuple[Hashable, ...]
+_KEY = "key"  # the kind of the places in a checkpoint
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,13 +70,45 @@ class Body:
         """Returns the unit of a result."""
         return self.view.base[node] + self.view.signatures[node].outputs[port]
 
+    def place(self, node: Node) -> Place:
+        """Returns the place of a variable that a node is."""
+        return ("node", self.meta, self.view.function, node)
+
+    def handle(self, node: Node, port: Port) -> Place | None:
+        """Returns the place from which a handle comes; ``None`` for other tensors."""
+        view = self.view
+        while view.ops[node] not in table.VARIABLE_HANDLES:
+            if view.ops[node] == ARG_OP:
+                if view.dtypes[view.base[node]] != datatypes.RESOURCE:
+                    return None
+                break
+            if view.ops[node] in table.UNCHANGED:
+                port = 0
+            elif not table.is_loop(view.ops[node]):
+                return None
+            node, port = view.inputs(node)[port]
+        return self.place(node)
+
+    def gives_back(self, source: Node, node: Node) -> bool:
+        """Tells whether a node is the result of a loop's body that gives back an argument."""
+        result = node - len(self.view.nodes_with((ARG_OP,)))
+        return self.is_loop_body and self.view.ops[node] == RETVAL_OP and source == result
+
+
+class Spot(NamedTuple):
+    """A variable, by its handle's place, in a body through which it is followed."""
+
+    handle: Place
+    body: Body
+
 
 class Change(NamedTuple):
     """A change of a body that a variable in 16 bit needs.
 
     Attributes:
         kind: ``unit``, ``argument`` or ``result``, which becomes 16 bit; ``cast``, a cast to 16
-            bit, which goes; ``initial``, a node that assigns a float32 value, which has to be cast.
+            bit, which goes; ``initial``, a node that assigns a float32 value, which has to be cast;
+            ``read``, a node that gives the variable's value, which stays as it is.
         number: the number of the unit, argument, result or node.
     """
 
@@ -81,7 +118,7 @@ class Change(NamedTuple):
 
 
 Why = tuple[Kept, str]  #: the reason for float32, and the node that it names
-Changes = Sequence[tuple[Change, int]]  # each with the ``DataType`` number of its variable
+Changes = list[tuple[Change, int]]  # each with the ``DataType`` number of its variable
 
 
 def _bodies(number: int, meta: Any, preserved: Container[str]) -> list[Body]:
@@ -114,78 +151,75 @@ class VariableSearch:
 
     def __init__(self, bodies: Mapping[tuple[int, str], Body]) -> None:
         self._bodies = bodies
-        self._places: dict[Hashable, int] = {}
-        self._links: list[tuple[int, int]] = []
-        self._kept: dict[int, Why] = {}
-        self._changes: dict[int, list[Change]] = collections.defaultdict(list)
-        # The nodes that give the value of each variable.
-        self._reads: dict[int, list[tuple[Body, Node]]] = collections.defaultdict(list)
-        self._keys: dict[int, str] = {}
-        self._objects: dict[int, Any] = {}
+        self._links: list[tuple[Place, Place]] = []
+        self._kept: dict[Place, Why] = {}
+        self._changes: dict[Place, list[Change]] = collections.defaultdict(list)
+        self._objects: dict[Place, Any] = {}
 
     def follow_handles(self, body: Body) -> None:
         """Follows the handles of variables through a body."""
         view = body.view
         for node in view.nodes_with(table.VARIABLE_HANDLES):
             shared = value_of(view.protos[node], "shared_name").s or view.names[node].encode()
-            place = self._node(body, node)
-            self._links.append((place, self._place(body.meta, "shared", shared)))
+            place = body.place(node)
+            self._links.append((place, ("shared", body.meta, shared)))
             held = next(unit for unit in view.units(node) if view.slot(node, unit).attr == "dtype")
-            self._change(place, body, "unit", held)
+            self._change(Spot(place, body), "unit", held)
         columns = ("src_node", "src_port", "dst_node", "dst_position")
         for source, port, node, position in view.edges.rows(*columns):
-            handle = self._handle(body, source, port)
+            handle = body.handle(source, port)
             if handle is not None:
-                self._follow_handle(handle, body, source, (node, position))
+                self._follow_handle(Spot(handle, body), source, (node, position))
 
-    def _follow_handle(self, handle: int, body: Body, source: Node, reader: Reader) -> None:
+    def _follow_handle(self, spot: Spot, source: Node, reader: Reader) -> None:
         """Follows a handle to a node that reads it."""
+        handle, body = spot
         view = body.view
         node, position = reader
         op = view.ops[node]
         if op in table.VARIABLE_VALUES:
             if view.names[node] in body.preserved:
-                self._keep(handle, Kept.READ, body, node)
+                self._keep(spot, Kept.READ, node)
                 return
-            self._reads[handle].append((body, node))
-            self._change(handle, body, "unit", body.output_unit(node, 0))
-            self._follow_value(handle, body, node)
+            self._change(spot, "read", node)
+            self._change(spot, "unit", body.output_unit(node, 0))
+            self._follow_value(spot, node)
             return
         if op in table.VARIABLE_WRITES and position == 0:
-            self._change(handle, body, "unit", body.input_unit(node, 1))
-            self._follow_back(handle, body, node)
+            self._change(spot, "unit", body.input_unit(node, 1))
+            self._follow_back(spot, node)
             return
         callees = self._callees(body, node, position)
         for callee, argument in callees:
-            self._links.append((handle, self._node(callee, argument)))
+            self._links.append((handle, callee.place(argument)))
         if callees or op in table.VARIABLE_QUESTIONS | table.UNCHANGED:
             return
-        if not self._stays(body, source, node):
+        if not body.gives_back(source, node):
             why = Kept.HANDED_ON
             if op in table.STORING:
                 why = Kept.WRITTEN
-            self._keep(handle, why, body, node)
+            self._keep(spot, why, node)
 
     def link_objects(self, meta: int, objects: Any, checkpoint: Checkpoint) -> None:
         """Links the objects of a MetaGraph with their keys and with the functions' captures."""
-        places = [self._place(meta, "object", number) for number in range(len(objects.nodes))]
-        for place, node in zip(places, objects.nodes, strict=True):
+        for number, node in enumerate(objects.nodes):
+            place = ("object", meta, number)
             if node.HasField("variable"):
                 self._objects[place] = node.variable
                 if node.variable.experimental_distributed_variable_components:
                     self._kept[place] = Kept.DISTRIBUTED, ""
         for number, key in checkpoint.keys_of(objects):
-            self._links.append((places[number], self._key(key)))
+            self._links.append((("object", meta, number), (_KEY, key)))
         for name, function in objects.concrete_functions.items():
             if body := self._bodies.get((meta, name)):
                 arguments = body.view.nodes_with((ARG_OP,))
                 captured = arguments[len(arguments) - len(function.bound_inputs) :]
                 for number, argument in zip(function.bound_inputs, captured, strict=True):
-                    self._links.append((places[number], self._node(body, argument)))
+                    self._links.append((("object", meta, number), body.place(argument)))
 
     def judge(
         self, checkpoint: Checkpoint, beyond: Sequence[BeyondRange]
-    ) -> tuple[list[StoredVariable], dict[Body, list[tuple[Change, int]]]]:
+    ) -> tuple[list[StoredVariable], dict[Body, Changes]]:
         """Decides the stored type of each float32 tensor of the checkpoint.
 
         The objects of a variable that is stored in 16 bit get that type.
@@ -202,9 +236,9 @@ class VariableSearch:
         """
         unseen = dict(checkpoint.shapes)
         variables = []
-        decided: dict[Body, list[tuple[Change, int]]] = collections.defaultdict(list)
+        decided: dict[Body, Changes] = collections.defaultdict(list)
         for group, keys in self._variables(checkpoint):
-            changes = [change for place in group for change in self._changes[place]]
+            changes = self._changes_of(group)
             objects = [self._objects[place] for place in group if place in self._objects]
             data_type, why = self._judge_one(group, changes, beyond)
             if why is None and not all(checkpoint.fits(key, data_type) for key in keys):
@@ -230,7 +264,7 @@ class VariableSearch:
 
     def _judge_one(
         self,
-        group: Sequence[int],
+        group: Sequence[Place],
         changes: Sequence[Change],
         beyond: Sequence[BeyondRange],
     ) -> tuple[int, Why | None]:
@@ -243,11 +277,13 @@ class VariableSearch:
         """
         types = set()
         for change in changes:
+            view = change.body.view
             if change.kind == "cast":
-                types.add(change.body.view.protos[change.number].attr["DstT"].type)
-        for body, node in self._reads_of(group):
-            if body.view.names[node] in beyond[body.meta].get(body.view.function, ()):
-                return datatypes.INVALID, (Kept.RANGE, "")
+                types.add(view.protos[change.number].attr["DstT"].type)
+            elif change.kind == "read":
+                too_large = beyond[change.body.meta].get(view.function, ())
+                if view.names[change.number] in too_large:
+                    return datatypes.INVALID, (Kept.RANGE, "")
         for place in group:
             if place in self._kept:
                 return datatypes.INVALID, self._kept[place]
@@ -266,55 +302,30 @@ class VariableSearch:
             FileError: values cannot be read.
         """
         for group, keys in self._variables(checkpoint):
-            reads = self._reads_of(group)
+            reads = [change for change in self._changes_of(group) if change.kind == "read"]
             if reads and not all(checkpoint.fits(key, data_type) for key in keys):
-                for body, node in reads:
-                    yield body, body.view.names[node]
+                for read in reads:
+                    yield read.body, read.body.view.names[read.number]
 
-    def _variables(self, checkpoint: Checkpoint) -> Iterator[tuple[Sequence[int], list[str]]]:
+    def _variables(self, checkpoint: Checkpoint) -> Iterator[tuple[Sequence[Place], list[str]]]:
         """Yields the places and keys of each variable that the checkpoint has whole in float32."""
-        for group in connected(self._places.values(), self._links):
-            keys = [self._keys[place] for place in group if place in self._keys]
+        for group in connected(itertools.chain.from_iterable(self._links), self._links):
+            keys = [str(place[1]) for place in group if place[0] == _KEY]
             if keys and checkpoint.shapes.keys() >= {*keys}:
                 yield group, keys
 
-    def _reads_of(self, group: Sequence[int]) -> list[tuple[Body, Node]]:
-        return [read for place in group for read in self._reads[place]]
+    def _changes_of(self, group: Sequence[Place]) -> list[Change]:
+        return [change for place in group for change in self._changes[place]]
 
-    def _place(self, *what: Hashable) -> int:
-        return self._places.setdefault(what, len(self._places))
+    def _change(self, spot: Spot, kind: str, number: int) -> None:
+        self._changes[spot.handle].append(Change(spot.body, kind, number))
 
-    def _node(self, body: Body, node: Node) -> int:
-        return self._place(body.meta, body.view.function, node)
-
-    def _key(self, key: str) -> int:
-        place = self._place("key", key)
-        self._keys[place] = key
-        return place
-
-    def _change(self, place: int, body: Body, kind: str, number: int) -> None:
-        self._changes[place].append(Change(body, kind, number))
-
-    def _keep(self, place: int, why: Kept, body: Body, node: Node) -> None:
-        name = body.view.names[node]
-        if body.view.function:
-            name = f"{body.view.function}/{name}"
-        self._kept.setdefault(place, (why, name))
-
-    def _handle(self, body: Body, node: Node, port: Port) -> int | None:
-        """Returns the place from which a handle comes; ``None`` for other tensors."""
-        view = body.view
-        while view.ops[node] not in table.VARIABLE_HANDLES:
-            if view.ops[node] == ARG_OP:
-                if view.dtypes[view.base[node]] != datatypes.RESOURCE:
-                    return None
-                break
-            if view.ops[node] in table.UNCHANGED:
-                port = 0
-            elif not table.is_loop(view.ops[node]):
-                return None
-            node, port = view.inputs(node)[port]
-        return self._node(body, node)
+    def _keep(self, spot: Spot, why: Kept, node: Node) -> None:
+        view = spot.body.view
+        name = view.names[node]
+        if view.function:
+            name = f"{view.function}/{name}"
+        self._kept.setdefault(spot.handle, (why, name))
 
     def _callees(self, body: Body, node: Node, position: int) -> list[tuple[Body, int]]:
         """Returns the functions that get an input of a node, and the argument that it is.
@@ -334,57 +345,56 @@ class VariableSearch:
                 return []
         return found
 
-    def _stays(self, body: Body, source: Node, node: Node) -> bool:
-        """Tells whether a node is the result of a loop's body that gives back an argument."""
-        result = node - len(body.view.nodes_with((ARG_OP,)))
-        return body.is_loop_body and body.view.ops[node] == RETVAL_OP and source == result
-
-    def _follow_value(self, handle: int, body: Body, node: Node, port: Port = 0) -> None:
+    def _follow_value(self, spot: Spot, node: Node, port: Port = 0) -> None:
         """Follows the value of a variable to its readers."""
-        for reader, position in body.view.readers(node, port):
-            if _narrows(body.view, reader):
-                self._change(handle, body, "cast", reader)
+        view = spot.body.view
+        for reader, position in view.readers(node, port):
+            if _narrows(view, reader):
+                self._change(spot, "cast", reader)
             else:
-                self._follow_to(handle, body, node, (reader, position))
+                self._follow_to(spot, node, (reader, position))
 
-    def _follow_to(self, handle: int, body: Body, node: Node, place: Reader) -> None:
+    def _follow_to(self, spot: Spot, node: Node, place: Reader) -> None:
         """Follows the value of a variable, which a node gives, to a reader that is no cast."""
+        handle, body = spot
         view = body.view
         reader, position = place
         op = view.ops[reader]
         unit = body.input_unit(reader, position)
         is_saved = op in table.CHECKPOINT_WRITES and position >= table.CHECKPOINT_WRITES[op]
         if is_saved or op in table.SHAPE_QUESTIONS:
-            self._change(handle, body, "unit", unit)
+            self._change(spot, "unit", unit)
             return
         if op in table.VARIABLE_WRITES:
-            written = self._handle(body, *view.inputs(reader)[0])
+            written = body.handle(*view.inputs(reader)[0])
             if written is not None:
                 self._links.append((handle, written))
                 return
         is_passing = op in _PASSING and position == 0 and view.names[reader] not in body.preserved
         if is_passing and unit == body.output_unit(reader, 0):
-            self._change(handle, body, "unit", unit)
+            self._change(spot, "unit", unit)
             for port in range(len(view.signatures[reader].outputs)):
-                self._follow_value(handle, body, reader, port)
+                self._follow_value(spot, reader, port)
             return
-        if self._stays(body, node, reader):
-            self._change(handle, body, "result", node)
+        if body.gives_back(node, reader):
+            self._change(spot, "result", node)
             return
         callees = self._callees(body, reader, position)
         if not callees or not all(callee.is_called_once for callee, _ in callees):
-            self._keep(handle, Kept.READ, body, reader)
+            self._keep(spot, Kept.READ, reader)
             return
-        self._change(handle, body, "unit", unit)
+        self._change(spot, "unit", unit)
         for callee, argument in callees:
-            self._reads[handle].append((callee, argument))
-            self._change(handle, callee, "argument", argument)
-            self._follow_value(handle, callee, argument)
+            inside = Spot(handle, callee)
+            self._change(inside, "read", argument)
+            self._change(inside, "argument", argument)
+            self._follow_value(inside, argument)
         if table.is_loop(op):
-            self._follow_value(handle, body, reader, position)
+            self._follow_value(spot, reader, position)
 
-    def _follow_back(self, handle: int, body: Body, writer: Node) -> None:
+    def _follow_back(self, spot: Spot, writer: Node) -> None:
         """Follows the value that a node assigns to where it comes from."""
+        handle, body = spot
         view = body.view
         passing = []
         node, port = view.inputs(writer)[1]
@@ -395,22 +405,22 @@ class VariableSearch:
             return  # that variable's value is followed to here
         if view.ops[node] not in table.CHECKPOINT_READS:
             if view.function:
-                self._keep(handle, Kept.WRITTEN, body, writer)
+                self._keep(spot, Kept.WRITTEN, writer)
             else:
-                self._change(handle, body, "initial", writer)
+                self._change(spot, "initial", writer)
             return
         counts = [len(view.readers(node, port)), *(len(view.readers(each)) for each in passing)]
         if set(counts) != {1}:
-            self._keep(handle, Kept.WRITTEN, body, writer)
+            self._keep(spot, Kept.WRITTEN, writer)
             return
         names, slices = (_strings(view.protos[source]) for source, _ in view.inputs(node)[1:])
         if port >= min(len(names), len(slices)) or slices[port]:
-            self._keep(handle, Kept.PARTITIONED, body, writer)
+            self._keep(spot, Kept.PARTITIONED, writer)
             return
-        self._links.append((handle, self._key(names[port].decode())))
+        self._links.append((handle, (_KEY, names[port].decode())))
         for each in passing:
-            self._change(handle, body, "unit", body.input_unit(each, 0))
-        self._change(handle, body, "unit", body.output_unit(node, port))
+            self._change(spot, "unit", body.input_unit(each, 0))
+        self._change(spot, "unit", body.output_unit(node, port))
 
 
 def _narrows(view: GraphView, node: Node) -> bool:

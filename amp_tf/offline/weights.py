@@ -59,15 +59,16 @@ def store_weights(
         try:
             _apply(meta.graph_def, {body.view.function: (body, decided[body]) for body in changed})
         except GraphError as error:
-            what = (
-                f"the graph with 16-bit weights did not pass verification: {error.where}: "
-                f"{error.what}"
-            )
-            fix = (
-                "This is a bug of amp_tf; please report it with the model. Without "
-                'weights="f16" it is converted'
-            )
-            raise RewriteError(what, fix=fix) from error
+            raise RewriteError(
+                (
+                    f"the graph with 16-bit weights did not pass verification: {error.where}: "
+                    f"{error.what}"
+                ),
+                fix=(
+                    "This is a bug of amp_tf; please report it with the model. Without "
+                    'weights="f16" it is converted'
+                ),
+            ) from error
     return Weights(tuple(sorted(variables, key=lambda each: (-each.size, each.key))))
 
 

@@ -12,8 +12,7 @@ import dataclasses
 import math
 import shlex
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -24,10 +23,12 @@ from amp_tf.oplists.table import DENY as DENY_LIST
 from amp_tf.oplists.targets import Resolution
 from amp_tf.painting.paint import NO_CHANGE, RULES, Change
 from amp_tf.painting.reasons import Rule
-from amp_tf.reporting.figures import Basis, GraphFigures
+from amp_tf.reporting.figures import Basis, GraphReport, Graphs
+from amp_tf.reporting.files import Row
 
 MOST = 12  #: roots that are tried
 TOGETHER = 3  #: how many of the best are tried together
+_GAINS = ("gain", "gain_products", "gain_nodes")  # the figures of a root that was tried
 
 #: The kinds of roots, by their names in the document.
 DENY = "deny list"
@@ -105,13 +106,13 @@ class Root:
         remedy = _REMEDY_OF.get(self.kind, "nothing")
         return remedy.format(what=self.what or "it", why=self.why)
 
-    def change(self, graph: GraphFigures, nodes: Iterable[int]) -> Change:
+    def change(self, graph: GraphReport, nodes: Iterable[int]) -> Change:
         """The change that removes the root from one graph, in which some nodes name it."""
         if self.kind in (SCOPE, DEVICE, FETCHED):
             return Change(nodes=frozenset(graph.view.names[node] for node in nodes))
         if self.kind == COST:
             products = {graph.view.ops[node] for node in nodes} & PRODUCTS
-            unlisted = products.difference(lists_of(graph.basis.resolution))
+            unlisted = products.difference(lists_of(graph.known_basis.resolution))
             added = frozenset((f"{ALLOW}_add", op) for op in unlisted)
             return Change(rules=frozenset({"cost model"}), added=added)
         return self.removal
@@ -161,12 +162,9 @@ class _Clock:
 
 
 Places = dict[int, list[int]]  # the nodes that name a root, by graph number
-Row = dict[str, Any]  #: a part of the document, by the names of its fields
 
 
-def find_blockers(
-    graphs: Sequence[GraphFigures], *, seconds: float = math.inf
-) -> tuple[list[Row], Row | None]:
+def find_blockers(graphs: Graphs, *, seconds: float = math.inf) -> tuple[list[Row], Row | None]:
     """Ranks the roots that keep work in float32 by the work that becomes 16 bit without them.
 
     Args:
@@ -180,35 +178,33 @@ def find_blockers(
     clock = _Clock(seconds)
     # Find the roots, those with most operations first.
     roots = _find_roots(graphs)
-    found: list[tuple[Root, Row]] = []
+    rows: dict[Root, Row] = {}
     for root, places in roots.items():
         row = _describe(graphs, root, places)
         if row is not None:
-            found.append((root, row))
-    found.sort(key=lambda each: -each[1]["operations"])
+            rows[root] = row
+    ranked = sorted(rows, key=lambda root: -rows[root]["operations"])
     # Paint the graphs without the first of them.
-    tried = [(root, row) for root, row in found if root.kind != STRUCTURE]
-    for root, row in tried[:MOST]:
+    tried = [root for root in ranked if root.kind != STRUCTURE]
+    for root in tried[:MOST]:
         if clock.has_time():
-            alone = {root: roots[root]}
-            row["gain"], row["gain_products"], row["gain_nodes"] = _gain(graphs, alone)
-    found.sort(key=_rank)
+            gain = _gain(graphs, {root: roots[root]})
+            rows[root].update(zip(_GAINS, gain, strict=True))
+    ranked.sort(key=lambda root: _rank(rows[root]))
     # Paint them without the best ones together.
-    rows = []
     together: dict[Root, Places] = {}
-    for root, row in found:
-        rows.append(row)
-        is_good = (row["gain"] or 0.0) > 0 and root.kind != COST
+    for root in ranked:
+        is_good = (rows[root]["gain"] or 0.0) > 0 and root.kind != COST
         if is_good and len(together) < TOGETHER:
             together[root] = roots[root]
+    shown = [rows[root] for root in ranked]
     if len(together) < 2 or not clock.has_time():
-        return rows, None
-    gain, _, _ = _gain(graphs, together)
-    shown = [{"kind": root.kind, "what": root.what} for root in together]
-    return rows, {"roots": shown, "gain": gain}
+        return shown, None
+    names = [{"kind": root.kind, "what": root.what} for root in together]
+    return shown, {"roots": names, "gain": _gain(graphs, together)[0]}
 
 
-def _find_roots(graphs: Sequence[GraphFigures]) -> dict[Root, Places]:
+def _find_roots(graphs: Graphs) -> dict[Root, Places]:
     roots: dict[Root, Places] = {}
     for number, graph in enumerate(graphs):
         for node in np.flatnonzero(~graph.is_f16).tolist():
@@ -218,7 +214,7 @@ def _find_roots(graphs: Sequence[GraphFigures]) -> dict[Root, Places]:
     return roots
 
 
-def _describe(graphs: Sequence[GraphFigures], root: Root, places: Places) -> Row | None:
+def _describe(graphs: Graphs, root: Root, places: Places) -> Row | None:
     """Describes a root before it is tried; ``None`` where no node that computes names it.
 
     For an unknown shape, nodes whose operations are unknown count, too.
@@ -242,22 +238,17 @@ def _describe(graphs: Sequence[GraphFigures], root: Root, places: Places) -> Row
         "nodes": count,
         "operations": operations,
         "example": graphs[number].view.names[node],
-        "gain": None,
-        "gain_products": None,
-        "gain_nodes": None,
+        **dict.fromkeys(_GAINS),
         "remedy": root.remedy,
     }
 
 
-def _rank(each: tuple[Root, Row]) -> tuple[bool, float, float]:
+def _rank(row: Row) -> tuple[bool, float, float]:
     """A sort key: tried roots first, by their gain, then by operations."""
-    _, row = each
     return row["gain"] is None, -(row["gain"] or 0.0), -row["operations"]
 
 
-def _gain(
-    graphs: Sequence[GraphFigures], removed: Mapping[Root, Places]
-) -> tuple[float, float, int]:
+def _gain(graphs: Graphs, removed: Mapping[Root, Places]) -> tuple[float, float, int]:
     """Counts what becomes 16 bit in all graphs if some roots are removed together.
 
     Returns:
@@ -279,7 +270,7 @@ def _gain(
     return operations, products, nodes
 
 
-def root_of(graph: GraphFigures, node: int) -> Root | None:
+def root_of(graph: GraphReport, node: int) -> Root | None:
     """Finds what keeps a node in float32; ``None`` where nothing near it becomes 16 bit either."""
     reason = graph.reasons[node]
     if reason.rule in _NO_ROOT:
@@ -287,7 +278,7 @@ def root_of(graph: GraphFigures, node: int) -> Root | None:
     # The decision came from an origin, if the reason names a cause.
     origin = node
     if reason.cause:
-        origin = graph.report.painting.trail(node)[-1]
+        origin = graph.painting.trail(node)[-1]
     name = graph.view.names[origin]
     op = graph.view.ops[origin]
     rule = graph.reasons[origin].rule
@@ -299,11 +290,11 @@ def root_of(graph: GraphFigures, node: int) -> Root | None:
     if kind == COST and math.isnan(graph.figures.elements[origin]):
         return Root(SHAPE, layer_of(name), Change(shapes=True))
     if kind == NAME:
-        dropped = matching_patterns(graph.basis.config, "keep_float32", name)
+        dropped = matching_patterns(graph.known_basis.config, "keep_float32", name)
         patterns = [pattern for _, pattern in dropped]
         return Root(NAME, ", ".join(patterns), Change(dropped=frozenset(dropped)))
     if kind in (DENY, NO_LIST):
-        return Root(kind, op, _listing(graph.basis, op))
+        return Root(kind, op, _listing(graph.known_basis, op))
     if kind == KERNEL:
         return Root(kind, op, Change(kernels=frozenset({op})))
     what = {

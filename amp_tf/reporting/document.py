@@ -9,6 +9,7 @@ graph, loops of unknown length counted as ten iterations.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,9 +17,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from amp_tf.graph.names import layer_of, path_of
+from amp_tf.oplists.table import PRODUCTS
 from amp_tf.reporting import figures
-from amp_tf.reporting.blockers import Row, find_blockers
-from amp_tf.reporting.figures import GraphFigures, GraphReport, InsertedCast
+from amp_tf.reporting.blockers import find_blockers
+from amp_tf.reporting.figures import GraphReport, Graphs, InsertedCast
+from amp_tf.reporting.files import Row
 from amp_tf.reporting.text import why_no_node
 
 _NS_PER_MS = 1e6
@@ -34,11 +37,12 @@ def describe(graphs: Iterable[GraphReport], *, seconds: float = math.inf) -> Row
         seconds: the time in which blockers may be tried.
     """
     end = time.monotonic() + seconds
-    found = [GraphFigures(graph) for graph in graphs]
-    known = [graph for graph in found if graph.report.basis is not None]
+    # Copies, because a report that is kept shall not keep the figures, too.
+    found = [dataclasses.replace(graph) for graph in graphs]
+    known = [graph for graph in found if graph.basis is not None]
     rows = [_graph(graph) for graph in found]
-    totals = _figures(known)
     ops = _ops(found)
+    totals = _figures(known, ops)
     blockers, together = find_blockers(known, seconds=end - time.monotonic())
     return {
         "figures": totals,
@@ -49,19 +53,21 @@ def describe(graphs: Iterable[GraphReport], *, seconds: float = math.inf) -> Row
     }
 
 
-def _figures(graphs: Sequence[GraphFigures]) -> Row | None:
-    """Sums the figures of graphs that have a basis; ``None`` without graphs."""
+def _figures(graphs: Graphs, ops: Sequence[Row]) -> Row | None:
+    """Sums the figures of graphs that have a basis, and of ops; ``None`` without graphs."""
     if not graphs:
         return None
     operations = {"f16": 0.0, "float32": 0.0}
     products = {"f16": 0.0, "float32": 0.0}
+    for row in ops:
+        for kind, count in row["operations"].items():
+            operations[kind] += count
+            if row["op"] in PRODUCTS:
+                products[kind] += count
     own = 0.0
     unknown = 0
     for graph in graphs:
         found = graph.figures
-        for kind, mask in (("f16", graph.is_narrow), ("float32", ~graph.is_narrow)):
-            operations[kind] += float(found.work[mask].sum())
-            products[kind] += float(found.work[mask & found.is_product].sum())
         own += float(found.work[found.is_product & found.is_own].sum())
         unknown += int(np.isnan(found.operations[found.is_product]).sum())
     share = None
@@ -79,16 +85,16 @@ def _figures(graphs: Sequence[GraphFigures]) -> Row | None:
     }
 
 
-def _peak(graphs: Sequence[GraphFigures]) -> dict[str, float] | None:
+def _peak(graphs: Graphs) -> dict[str, float] | None:
     """The estimated peak of the graph that takes the most in float32, in bytes."""
-    peaks = [graph.basis.peaks for graph in graphs if graph.basis.peaks]
+    peaks = [graph.known_basis.peaks for graph in graphs if graph.known_basis.peaks]
     before, now = max(peaks, default=(0.0, 0.0))
     if not before:
         return None
     return {"float32": before, "now": now}
 
 
-def _milliseconds(graphs: Sequence[GraphFigures]) -> dict[str, float] | None:
+def _milliseconds(graphs: Graphs) -> dict[str, float] | None:
     """Estimates the time of one run of all graphs, in ms; ``None`` where one has no costs."""
     if not all(map(_has_costs, graphs)):
         return None
@@ -96,10 +102,10 @@ def _milliseconds(graphs: Sequence[GraphFigures]) -> dict[str, float] | None:
     after = 0.0
     casts = 0.0
     for graph in graphs:
-        of_nodes = figures.times_before_and_now(graph.basis, graph.figures, graph.is_f16)
+        of_nodes = figures.times_before_and_now(graph)
         before += float(of_nodes[0].sum())
         after += float(of_nodes[1].sum())
-        for cast in graph.basis.casts:
+        for cast in graph.known_basis.casts:
             casts += _cast_time(graph, cast) or 0.0
     if not before:
         return None
@@ -110,27 +116,27 @@ def _milliseconds(graphs: Sequence[GraphFigures]) -> dict[str, float] | None:
     }
 
 
-def _has_costs(graph: GraphFigures) -> bool:
+def _has_costs(graph: GraphReport) -> bool:
     """Returns True if the cost model applies: XLA fuses ops that it prices one by one."""
-    return graph.report.way != "xla" and figures.has_costs(graph.basis)
+    return graph.way != "xla" and figures.has_costs(graph.known_basis)
 
 
-def _cast_time(graph: GraphFigures, cast: InsertedCast) -> float | None:
+def _cast_time(graph: GraphReport, cast: InsertedCast) -> float | None:
     """Estimates the time of all runs of a cast, in ns."""
-    elements = figures.elements_of(graph.basis, cast.node, cast.port)
+    elements = figures.elements_of(graph.known_basis, cast.node, cast.port)
     if elements is None or not _has_costs(graph):
         return None
-    of_one = graph.basis.resolution.costs.of_casts(elements)[cast.to_f16]
+    of_one = graph.known_basis.resolution.costs.of_casts(elements)[cast.to_f16]
     return of_one * float(graph.figures.runs[cast.node])
 
 
-def _ops(graphs: Iterable[GraphFigures]) -> list[Row]:
+def _ops(graphs: Iterable[GraphReport]) -> list[Row]:
     """Counts nodes and operations of each op, those with most operations first."""
     rows: dict[str, Row] = {}
     for graph in graphs:
         work = np.zeros(graph.view.node_count)
         is_narrow = graph.is_f16
-        if graph.report.basis is not None:
+        if graph.basis is not None:
             work = graph.figures.work
             is_narrow = graph.is_narrow
         columns = zip(graph.view.ops, is_narrow.tolist(), work.tolist(), strict=True)
@@ -148,61 +154,52 @@ def _ops(graphs: Iterable[GraphFigures]) -> list[Row]:
     return sorted(rows.values(), key=order)
 
 
-def _graph(graph: GraphFigures) -> Row:
-    report = graph.report
-    row: Row = {
-        "function": report.function,
-        "way": report.way,
-        "precision": None,
-        "converted": report.converted,
-        "total": report.total,
-        "casts": report.casts,
-        "folded": report.folded,
-        "hoisted": None,
-        "why_nothing": None,
+def _graph(graph: GraphReport) -> Row:
+    casts: Sequence[InsertedCast] = ()
+    if graph.basis is not None:
+        casts = graph.basis.casts
+    return {
+        "function": graph.function,
+        "way": graph.way,
+        "precision": graph.precision and graph.precision.value,
+        "converted": graph.converted,
+        "total": graph.total,
+        "casts": graph.casts,
+        "folded": graph.folded,
+        "hoisted": graph.basis and graph.basis.hoisted,
+        "why_nothing": graph.why_nothing and why_no_node(graph.why_nothing),
         "nodes": list(_nodes(graph)),
-        "inserted_casts": [],
+        "inserted_casts": [_cast(graph, cast) for cast in casts],
     }
-    if report.precision is not None:
-        row["precision"] = report.precision.value
-    if report.why_nothing is not None:
-        row["why_nothing"] = why_no_node(report.why_nothing)
-    if report.basis is not None:
-        row["hoisted"] = report.basis.hoisted
-        row["inserted_casts"] = [_cast(graph, cast) for cast in report.basis.casts]
-    return row
 
 
-def _nodes(graph: GraphFigures) -> Iterator[Row]:
+def _nodes(graph: GraphReport) -> Iterator[Row]:
     """Describes each node, without figures that are unremarkable."""
-    view = graph.view
     columns: dict[str, list[float]] = {}
-    if graph.report.basis is not None:
+    if graph.basis is not None:
         found = graph.figures
         size = np.where(graph.is_f16, 2, 4)
         columns["operations"] = found.operations.tolist()
         columns["bytes"] = (found.elements * size).tolist()
         columns["runs"] = found.runs.tolist()
-    for node, is_f16 in enumerate(graph.is_f16.tolist()):
-        name = view.names[node]
-        reason = graph.reasons[node]
+    for number, node in enumerate(graph.nodes):
         row: Row = {
-            "name": name,
-            "op": view.ops[node],
-            "precision": graph.report.precision_of(is_f16).value,
-            "rule": reason.rule.name,
-            "reason": str(reason),
+            "name": node.name,
+            "op": node.op,
+            "precision": node.precision.value,
+            "rule": node.reason.rule.name,
+            "reason": str(node.reason),
         }
-        if reason.cause:
-            row["cause"] = reason.cause
-        if layer := path_of(name):
+        if node.reason.cause:
+            row["cause"] = node.reason.cause
+        if layer := path_of(node.name):
             row["layer"] = layer
-        if view.devices[node]:
-            row["device"] = view.devices[node]
-        if columns and (shapes := graph.basis.shapes.output_shapes(name)):
+        if graph.view.devices[number]:
+            row["device"] = graph.view.devices[number]
+        if columns and (shapes := graph.known_basis.shapes.output_shapes(node.name)):
             row["shapes"] = [None if shape is None else list(shape) for shape in shapes]
         for figure, values in columns.items():
-            value = values[node]
+            value = values[number]
             if math.isnan(value):
                 row[figure] = None
             elif value != _UNREMARKABLE[figure]:
@@ -210,23 +207,18 @@ def _nodes(graph: GraphFigures) -> Iterator[Row]:
         yield row
 
 
-def _cast(graph: GraphFigures, cast: InsertedCast) -> Row:
+def _cast(graph: GraphReport, cast: InsertedCast) -> Row:
     name = graph.view.names[cast.node]
-    row = {
+    elements = figures.elements_of(graph.known_basis, cast.node, cast.port)
+    taken = _cast_time(graph, cast)
+    return {
         "node": name,
         "port": cast.port,
         "layer": layer_of(name),
-        "from": graph.report.precision_of(not cast.to_f16).value,
-        "to": graph.report.precision_of(cast.to_f16).value,
+        "from": graph.precision_of(not cast.to_f16).value,
+        "to": graph.precision_of(cast.to_f16).value,
         "readers": cast.readers,
         "runs": float(graph.figures.runs[cast.node]),
-        "bytes": None,
-        "estimated_ms": None,
+        "bytes": elements and elements * _CAST_BYTES,
+        "estimated_ms": taken and taken / _NS_PER_MS,
     }
-    elements = figures.elements_of(graph.basis, cast.node, cast.port)
-    if elements is not None:
-        row["bytes"] = elements * _CAST_BYTES
-    taken = _cast_time(graph, cast)
-    if taken is not None:
-        row["estimated_ms"] = taken / _NS_PER_MS
-    return row

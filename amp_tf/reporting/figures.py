@@ -261,7 +261,7 @@ class Products:
 NO_PRODUCTS = Products()
 
 
-def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[Any, Any]:
+def times_before_and_now(graph: GraphReport) -> tuple[Any, Any]:
     """Estimates the time of all runs of each node in float32 and now, without casts.
 
     Ops that TensorFlow computes with a product take no time of their own, but for a bias behind a
@@ -269,16 +269,13 @@ def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[A
     folded, its multiplication ran over the convolution's result before. Now its sum and the ops
     behind it are one kernel with the convolution, as lifted ops are with their product.
 
-    Args:
-        basis: the graph.
-        figures: of its nodes.
-        is_f16: for each node, whether it computes in 16 bit now.
-
     Returns:
-        Two arrays by node, in ns; zero if unknown.
+        Two arrays by node of a graph with a basis, in ns; zero if unknown.
     """
     from amp_tf.cpu.economy import Prices  # where costs are asked for: a GPU's are not known
 
+    basis = graph.known_basis
+    figures = graph.figures
     view = basis.view
     costs = basis.resolution.costs
     before = np.zeros(view.node_count)
@@ -295,8 +292,8 @@ def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[A
         else:
             before[node], in_f16[node] = prices.op(node, float(figures.largest[node]))
     # Now: without what is computed with a product.
-    now = np.where(is_f16, in_f16, before)
-    for node, product in computed_with_products(view, is_f16, basis.shapes).items():
+    now = np.where(graph.is_f16, in_f16, before)
+    for node, product in computed_with_products(view, graph.is_f16, basis.shapes).items():
         if costs_nothing(view, node, product):
             now[node] = 0.0
     # Before: without what was computed with a product, and with the folded multiplications.
@@ -304,7 +301,7 @@ def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[A
     for scale, product in view.edges.rows("src_node", "dst_node"):
         if scale in basis.folded.scales:
             scale_of[product] = scale
-    fused = computed_with_products(view, np.zeros_like(is_f16), basis.shapes)
+    fused = computed_with_products(view, np.zeros_like(graph.is_f16), basis.shapes)
     for node, product in fused.items():
         is_free = costs_nothing(view, node, product)
         if is_free and product not in scale_of and node not in basis.folded.lifted:
@@ -393,49 +390,45 @@ class GraphReport:
     @property
     def nodes(self) -> Iterator[NodeReport]:
         """Every node, in the order of the graph."""
-        view = self.painting.view
         for node, is_f16 in enumerate(converted_mask(self.painting).tolist()):
             yield NodeReport(
-                view.names[node],
-                view.ops[node],
+                self.view.names[node],
+                self.view.ops[node],
                 self.function,
                 self.precision_of(is_f16),
                 self.painting.reason(node),
             )
 
+    @property
+    def view(self) -> GraphView:
+        """The graph."""
+        return self.painting.view
 
-class GraphFigures:
-    """The report of one graph, and its figures where a basis was kept."""
-
-    def __init__(self, report: GraphReport) -> None:
-        self.report = report
-        self.view = report.painting.view
+    @property
+    def known_basis(self) -> Basis:
+        """The source of its figures; only for graphs that have one."""
+        assert self.basis is not None
+        return self.basis
 
     @functools.cached_property
     def reasons(self) -> list[Reason]:
         """The reason of each node."""
-        return [self.report.painting.reason(node) for node in range(self.view.node_count)]
+        return list(map(self.painting.reason, range(self.view.node_count)))
 
     @functools.cached_property
     def is_f16(self) -> Any:
         """For each node, whether amp_tf has it compute in 16 bit."""
-        return converted_mask(self.report.painting)
+        return converted_mask(self.painting)
 
     @functools.cached_property
     def is_narrow(self) -> Any:
         """For each node, whether it computes in 16 bit, by amp_tf or by the program itself."""
         return self.is_f16 | self.figures.is_own
 
-    @property
-    def basis(self) -> Basis:
-        """The source of the figures; only for graphs that have one."""
-        assert self.report.basis is not None
-        return self.report.basis
-
     @functools.cached_property
     def figures(self) -> Figures:
-        """Operations, elements and runs of each node."""
-        return Figures.of(self.basis.view, self.basis.shapes)
+        """Operations, elements and runs of each node; only for graphs that have a basis."""
+        return Figures.of(self.known_basis.view, self.known_basis.shapes)
 
     def gain(self, change: Change) -> tuple[float, float, int]:
         """Counts what a change turns to 16 bit.
@@ -445,8 +438,11 @@ class GraphFigures:
         """
         figures = self.figures
         if change.shapes:
-            figures = Figures.of(self.basis.view, self.basis.shapes.filled())
-        turned = converted_mask(self.basis.paint(change)).astype(int) - self.is_f16
+            figures = Figures.of(self.known_basis.view, self.known_basis.shapes.filled())
+        turned = converted_mask(self.known_basis.paint(change)).astype(int) - self.is_f16
         gained = figures.work * turned
         of_products = gained[figures.is_product]
         return float(gained.sum()), float(of_products.sum()), int(turned.sum())
+
+
+Graphs = Sequence[GraphReport]

@@ -25,6 +25,9 @@ from amp_tf.errors import FileError
 from amp_tf.files import read_regular
 from amp_tf.graph.names import layer_of
 
+AnyPath = str | Path
+Document = Mapping[str, Any]
+Row = dict[str, Any]  #: a part of a document, by the names of its fields
 KIND = "amp_tf.report"  #: of documents
 SCHEMA_VERSION = 1
 _MOST_READ = 256 << 20  #: bytes of a report; one with 50,000 nodes has 12 MB
@@ -34,9 +37,7 @@ _MOST_TIMES = 20  # times its size
 _PAGES = (".html", ".htm")
 
 
-def save(
-    documents: Sequence[Mapping[str, Any]], path: str | Path, *, as_page: bool | None = None
-) -> None:
+def save(documents: Sequence[Document], path: AnyPath, *, as_page: bool | None = None) -> None:
     """Writes documents as a page or as JSON, as a list if there are several.
 
     Args:
@@ -68,7 +69,7 @@ def save(
         write(path, json.dumps(list(documents)))
 
 
-def write(path: str | Path, content: str | bytes) -> None:
+def write(path: AnyPath, content: str | bytes) -> None:
     """Writes a file that the user named; an existing file is replaced only by a complete one.
 
     A link's target is replaced; pipes and devices are written to. Raises an OSError where it cannot
@@ -97,7 +98,19 @@ def put(path: Path, content: str | bytes) -> None:
         staged.unlink(missing_ok=True)
 
 
-def check_writable(path: str | Path) -> None:
+def put_plain(path: Path, content: Any) -> None:
+    """Writes JSON under a name of amp_tf's own."""
+    put(path, json.dumps(content))
+
+
+def read_plain(path: Path) -> Any:
+    """Reads a file of :func:`put_plain`; returns ``None`` where there is none."""
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        return json.loads(path.read_text())
+    return None
+
+
+def check_writable(path: AnyPath) -> None:
     """Raises a FileError where :func:`write` could not write a file that the user named."""
     place = Path(os.path.realpath(path))
     with writing(path):
@@ -121,19 +134,22 @@ def _encoded(content: str | bytes) -> bytes:
 
 
 @contextlib.contextmanager
-def writing(path: str | Path) -> Iterator[None]:
+def naming(path: AnyPath, what: str, fix: str) -> Iterator[None]:
     """Turns an OSError inside the block into a FileError that names the file."""
     try:
         yield
     except OSError as error:
-        raise FileError(
-            f"cannot be written ({error.strerror})",
-            where=str(path),
-            fix="Name a file that can be written",
-        ) from None
+        raise FileError(f"{what} ({error.strerror or error})", where=str(path), fix=fix) from None
 
 
-def check_unpacked(path: str | Path) -> None:
+def writing(
+    path: AnyPath, fix: str = "Name a file that can be written"
+) -> contextlib.AbstractContextManager[None]:
+    """Turns an OSError of writing a file into a FileError that names it."""
+    return naming(path, "cannot be written", fix)
+
+
+def check_unpacked(path: AnyPath) -> None:
     """Checks a zip or HDF5 file before another library reads it.
 
     Raises:
@@ -152,14 +168,17 @@ def check_unpacked(path: str | Path) -> None:
         _check_size(path, _size_of_arrays(path, path))
 
 
-def _check_size(path: str | Path, unpacked: int) -> None:
+def _check_size(path: AnyPath, unpacked: int) -> None:
     size = os.path.getsize(path)
     if unpacked > _MOST_UNPACKED and unpacked > _MOST_TIMES * size:
-        fix = "If you trust it, write it again without compression (a zip by zip -0)"
-        raise FileError(f"its {size:,} bytes would become {unpacked:,}", where=str(path), fix=fix)
+        raise FileError(
+            f"its {size:,} bytes would become {unpacked:,}",
+            where=str(path),
+            fix="If you trust it, write it again without compression (a zip by zip -0)",
+        )
 
 
-def _size_of_arrays(path: str | Path, file: Any) -> int:
+def _size_of_arrays(path: AnyPath, file: Any) -> int:
     """The bytes of all arrays of an HDF5 file, by their shapes; none is read."""
     import h5py
 
@@ -180,33 +199,25 @@ def _size_of_arrays(path: str | Path, file: Any) -> int:
     return sum(sizes)
 
 
-def read(path: str | Path) -> list[dict[str, Any]]:
+def read(path: AnyPath) -> list[Row]:
     """Reads the documents of a JSON file.
 
     Raises:
         FileError: it cannot be read, is not a regular file, holds no document, or is of a later
             version of amp_tf.
     """
-    path = Path(path)
-
-    def refusal(what: str) -> FileError:
-        fix = "Name a file that AMP_TF_REPORT or amp_tf.report().save(…) wrote"
-        return FileError(what, where=str(path), fix=fix)
-
+    fix = "Name a file that AMP_TF_REPORT or amp_tf.report().save(…) wrote"
+    with naming(path, "cannot be read", fix):
+        content = read_regular(path, _MOST_READ)
     try:
-        found = json.loads(read_regular(path, _MOST_READ))
-    except OSError as error:
-        raise refusal(f"cannot be read ({error.strerror})") from None
+        documents = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise refusal(f"is not JSON ({error})") from None
-    documents: list[Any] = found
-    if not isinstance(found, list):
-        documents = [found]
-    if not documents:
-        raise refusal("holds no report of amp_tf")
-    for document in documents:
+        raise FileError(f"is not JSON ({error})", where=str(path), fix=fix) from None
+    if not isinstance(documents, list):
+        documents = [documents]
+    for document in documents or [None]:  # an empty list is no report, either
         if not isinstance(document, dict) or document.get("schema") != KIND:
-            raise refusal("holds no report of amp_tf")
+            raise FileError("holds no report of amp_tf", where=str(path), fix=fix)
         version = document.get("schema_version")
         if version != SCHEMA_VERSION:
             raise FileError(
@@ -214,10 +225,10 @@ def read(path: str | Path) -> list[dict[str, Any]]:
                 where=str(path),
                 fix="Read it with a newer amp_tf",
             )
-    return documents
+    found: list[Row] = documents
+    return found
 
 
-Document = Mapping[str, Any]
 _FRAME = "width: 100%; height: 36rem; border: 0"
 _SCRIPTS = ("common.js", "report.js", "nodes.js", "page.js")
 
@@ -280,7 +291,7 @@ def _page_of(name: str, documents: Sequence[Document], *, is_part: bool = False)
     )
 
 
-def _short(node: Mapping[str, Any]) -> list[Any]:
+def _short(node: Document) -> list[Any]:
     """The part of a node's row that report.js reads."""
     work = node.get("operations", 0.0)
     if work is not None:

@@ -18,7 +18,6 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from amp_tf.errors import ConfigError
@@ -27,9 +26,12 @@ from amp_tf.painting.reasons import Code, Reason
 from amp_tf.precision import Precision
 from amp_tf.reporting import document, files
 from amp_tf.reporting.figures import NO_PRODUCTS, GraphReport, NodeReport, Products
+from amp_tf.reporting.files import AnyPath, Document, Row
 from amp_tf.reporting.text import Layers, plural, render, report_by_layer, why_no_node
 from amp_tf.reporting.weights import Weights
 from amp_tf.values import LAYER, check_pattern, dtype_name
+
+_Test = Callable[[NodeReport], bool]
 
 
 class Nodes(list[NodeReport]):
@@ -61,29 +63,22 @@ class Nodes(list[NodeReport]):
             ConfigError: there is no such op, precision or reason, or no node of the whole list is
                 in such a layer.
         """
-        whole = self
-        if self._whole is not None:
-            whole = self._whole
-        tests: list[Callable[[NodeReport], bool]] = []
-        if op is not None:
-            tests.append(_has_op(op, whole))
-        if precision is not None:
-            tests.append(_has_precision(precision))
-        if reason is not None:
-            tests.append(_has_reason(reason, whole))
-        if function is not None:
-            tests.append(lambda node: node.function == function)
-        if layer is not None:
-            tests.append(_is_in_layer(layer, whole))
-        nodes = Nodes()
-        for node in self:
-            if all(test(node) for test in tests):
-                nodes.append(node)
+        whole = self._whole or self
+        nodes = Nodes(self)
+        for value, test_of in (
+            (op, _has_op),
+            (precision, _has_precision),
+            (reason, _has_reason),
+            (function, _is_in_function),
+            (layer, _is_in_layer),
+        ):
+            if value is not None:
+                nodes = Nodes(filter(test_of(value, whole), nodes))
         nodes._whole = whole
         return nodes
 
 
-def _has_op(op: str, whole: Nodes) -> Callable[[NodeReport], bool]:
+def _has_op(op: Any, whole: Nodes) -> _Test:
     from tensorflow.python.framework import op_def_registry
 
     ops = {node.op for node in whole}
@@ -92,7 +87,7 @@ def _has_op(op: str, whole: Nodes) -> Callable[[NodeReport], bool]:
     return lambda node: node.op == op
 
 
-def _has_precision(precision: Precision | str) -> Callable[[NodeReport], bool]:
+def _has_precision(precision: Any, _: Nodes) -> _Test:
     name = dtype_name(precision)
     formats = [each.value for each in Precision]
     if name not in formats:
@@ -100,12 +95,11 @@ def _has_precision(precision: Precision | str) -> Callable[[NodeReport], bool]:
     return lambda node: node.precision.value == name
 
 
-def _has_reason(reason: Code | str, whole: Nodes) -> Callable[[NodeReport], bool]:
+def _has_reason(reason: Any, whole: Nodes) -> _Test:
+    if reason in Code.__members__:
+        reason = Code[reason]
     if isinstance(reason, Code):
         return lambda node: node.reason.code is reason
-    if reason in Code.__members__:
-        rule = Code[reason]
-        return lambda node: node.reason.code is rule
     said = [rule.words for rule in Code]
     said += [str(node.reason) for node in whole]
     if not any(reason in words for words in said):
@@ -113,7 +107,11 @@ def _has_reason(reason: Code | str, whole: Nodes) -> Callable[[NodeReport], bool
     return lambda node: reason in str(node.reason)
 
 
-def _is_in_layer(layer: str, whole: Nodes) -> Callable[[NodeReport], bool]:
+def _is_in_function(function: Any, _: Nodes) -> _Test:
+    return lambda node: node.function == function
+
+
+def _is_in_layer(layer: Any, whole: Nodes) -> _Test:
     matches = matcher(check_pattern(f"{LAYER}{layer}", where="Nodes.where(layer)"))
     if whole and not any(matches(node.name) for node in whole):
         layers = sorted({node.layer for node in whole} - {""})
@@ -171,11 +169,7 @@ class Totals:
     @property
     def unmatched(self) -> tuple[str, ...]:
         """Name rules, and patterns of scopes, that matched no node of any graph, sorted."""
-        names = []
-        for name, is_matched in self.patterns.items():
-            if not is_matched:
-                names.append(name)
-        return tuple(sorted(names))
+        return tuple(sorted(name for name, is_matched in self.patterns.items() if not is_matched))
 
     def plus(self, graph: GraphReport) -> Totals:
         """The totals with one more graph."""
@@ -212,7 +206,7 @@ class RewriteReport:
 
     graphs: tuple[GraphReport, ...] = ()
     summary: str = dataclasses.field(default="", compare=False)
-    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    facts: Document = dataclasses.field(default_factory=dict, repr=False, compare=False)
     weights: Weights | None = dataclasses.field(default=None, repr=False)
 
     @property
@@ -243,6 +237,11 @@ class RewriteReport:
         return self._totals.casts
 
     @property
+    def products(self) -> Products:
+        """How much of the matrix products and convolutions is 16 bit."""
+        return self._totals.products
+
+    @property
     def folded(self) -> int:
         """Normalizations multiplied into filters."""
         return sum(graph.folded for graph in self.graphs)
@@ -262,17 +261,10 @@ class RewriteReport:
         """The commonest reason among the graphs; ``None`` if something was converted."""
         if self.converted:
             return None
-        counted: collections.Counter[Reason] = collections.Counter()
-        for graph in self.graphs:
-            if graph.why_nothing is not None:
-                counted[graph.why_nothing] += 1
-        ranked = [reason for reason, _ in counted.most_common()]
-        for reason in ranked:
-            if reason.code is not Code.NOTHING_TO_CONVERT:
-                return reason
-        if ranked:
-            return ranked[0]
-        return None
+        reasons = [graph.why_nothing for graph in self.graphs if graph.why_nothing]
+        telling = [reason for reason in reasons if reason.code is not Code.NOTHING_TO_CONVERT]
+        counted = collections.Counter(telling or reasons)
+        return max(counted, key=counted.__getitem__, default=None)
 
     @property
     def left_out(self) -> str:
@@ -309,28 +301,26 @@ class RewriteReport:
             text += f"\n{self.weights}"
         return text
 
-    def to_dict(self, *, seconds: float = math.inf) -> dict[str, Any]:
+    def to_dict(self, *, seconds: float = math.inf) -> Row:
         """The report as plain data, for JSON; ``schema_version`` is the version of its form.
 
         Args:
             seconds: the time in which blockers may be tried.
         """
-        found: dict[str, Any] = {
+        found: Row = {
             "schema": files.KIND,
             "schema_version": files.SCHEMA_VERSION,
             "converted": self.converted,
             "total": self.total,
             "casts": self.casts,
             "precisions": _values(self.precisions),
-            "why_nothing": None,
+            "why_nothing": self.why_nothing and why_no_node(self.why_nothing),
             "summary": self.summary,
             "left_out": self.left_out,
             **_FACTS,
             **self.facts,
             **document.describe(self.graphs, seconds=seconds),
         }
-        if self.why_nothing:
-            found["why_nothing"] = why_no_node(self.why_nothing)
         if self.weights is not None:
             found["weights"] = [variable.to_row() for variable in self.weights.variables]
         return found
@@ -339,7 +329,7 @@ class RewriteReport:
         """The report as JSON; ``amp_tf/reporting/report-1.schema.json`` describes it."""
         return json.dumps(self.to_dict())
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: AnyPath) -> None:
         """Writes the report: a page if the name ends in ``.html``, JSON if it ends in ``.json``.
 
         Raises:
@@ -358,7 +348,7 @@ def _values(precisions: Iterable[Precision]) -> list[str]:
 
 
 #: The facts of the process in a document that was made without one.
-_FACTS: Mapping[str, Any] = {
+_FACTS: Document = {
     "process": {},
     "totals": {},
     "hooks": {},

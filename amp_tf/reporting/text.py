@@ -6,14 +6,12 @@ import collections
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
-from amp_tf.graph.names import layer_of
 from amp_tf.oplists.fusions import SPLIT_PRODUCTS
 from amp_tf.oplists.op_names import find_registered
 from amp_tf.oplists.table import CONSTANTS, READ_OPS, WITHOUT_WAITING
 from amp_tf.painting.reasons import Reason, Rule
-from amp_tf.reporting.figures import GraphFigures, GraphReport, NodeReport, percent
+from amp_tf.reporting.figures import GraphReport, NodeReport, percent
 
 # Reasons of nodes that nobody would convert, which are in every graph.
 _SILENT = (Rule.NO_FLOAT32, Rule.NOT_LISTED)
@@ -95,6 +93,7 @@ def _group(nodes: Sequence[NodeReport]) -> str:
 
 _HOLDS = CONSTANTS | READ_OPS | WITHOUT_WAITING  # ops that give layers their inputs and weights
 _REASONS_SHOWN = 3
+_Counted = tuple[NodeReport, float | None]  # a node, and its operations where they are known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,49 +184,41 @@ def _reasons(layer: LayerReport) -> list[str]:
 
 def report_by_layer(graphs: Iterable[GraphReport]) -> Layers:
     """Reports each layer of some graphs, sorted by path, numbers in paths by size."""
-    nodes: dict[str, list[_LayerNode]] = {}
-    for report in graphs:
-        graph = GraphFigures(report)
+    nodes: dict[str, list[_Counted]] = {}
+    for graph in graphs:
         work: Sequence[float | None] = [None] * graph.view.node_count
-        if report.basis is not None:
-            work = graph.figures.work.tolist()
-        for node, is_f16 in enumerate(graph.is_f16.tolist()):
-            reason = graph.reasons[node]
-            if graph.view.ops[node] not in _HOLDS and reason.rule is not Rule.NO_FLOAT32:
-                layer = layer_of(graph.view.names[node])
-                nodes.setdefault(layer, []).append(_LayerNode(is_f16, work[node], reason))
+        if graph.basis is not None:
+            work = dataclasses.replace(graph).figures.work.tolist()  # the report keeps none
+        for node, operations in zip(graph.nodes, work, strict=True):
+            if node.op not in _HOLDS and node.reason.rule is not Rule.NO_FLOAT32:
+                nodes.setdefault(node.layer, []).append((node, operations))
     layers = Layers()
     for name in sorted(nodes, key=_order):
         layers.append(_layer(name, nodes[name]))
     return layers
 
 
-class _LayerNode(NamedTuple):
-    is_f16: bool
-    work: float | None
-    reason: Reason
-
-
-def _layer(name: str, nodes: Sequence[_LayerNode]) -> LayerReport:
+def _layer(name: str, nodes: Sequence[_Counted]) -> LayerReport:
     counts: collections.Counter[Rule] = collections.Counter()
     examples: dict[Rule, str] = {}
     work: dict[bool, float] = {True: 0.0, False: 0.0}
     knows_work = False
-    for node in nodes:
-        if not node.is_f16:
+    for node, operations in nodes:
+        is_f16 = node.precision.is_f16
+        if not is_f16:
             counts[node.reason.rule] += 1
             examples.setdefault(node.reason.rule, str(node.reason))
-        if node.work is not None:
+        if operations is not None:
             knows_work = True
-            work[node.is_f16] += node.work
+            work[is_f16] += operations
     reasons = []
     for rule, count in counts.most_common():
         reasons.append(LayerReason(rule, count, examples[rule]))
     float32 = counts.total()
-    operations: tuple[float | None, float | None] = (None, None)
+    known: tuple[float | None, float | None] = (None, None)
     if knows_work:
-        operations = (work[True], work[False])
-    return LayerReport(name, len(nodes) - float32, float32, *operations, tuple(reasons))
+        known = (work[True], work[False])
+    return LayerReport(name, len(nodes) - float32, float32, *known, tuple(reasons))
 
 
 def _order(layer: str) -> tuple[bool, list[tuple[int, str]]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from typing import Any
 
 from amp_tf.precision import Precision
+from amp_tf.reporting.files import Row
 from amp_tf.reporting.text import plural
 
 _MEGABYTE = 1e6
@@ -65,7 +65,7 @@ class StoredVariable:
             return ""
         return self.kept.value.format(where=repr(self.where))
 
-    def to_row(self) -> dict[str, Any]:
+    def to_row(self) -> Row:
         """As a document has it."""
         return {
             "name": self.name,

@@ -112,11 +112,13 @@ class RewriteResult:
         graph: the new GraphDef or FunctionDef; the given one, untouched, where nothing changed.
         report: what was converted, what was not, and why.
         changed: whether ``graph`` differs from the given one.
+        log: its log files; ``None`` for a function that was rewritten with others.
     """
 
     graph: Any
     report: RewriteReport
     changed: bool
+    log: Log | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
 @pause_garbage_collector()
@@ -328,7 +330,7 @@ def _logged(
         new, reports = work()
     result = _result(graph, new, reports)
     log.write_after(result.graph, result.report)
-    return result
+    return dataclasses.replace(result, log=log)
 
 
 def _result(given: Any, new: Any | None, reports: Iterable[GraphReport]) -> RewriteResult:

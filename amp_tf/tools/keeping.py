@@ -14,8 +14,10 @@ from pathlib import Path
 from amp_tf.config import variable_of
 from amp_tf.graph.names import Matcher, matcher
 from amp_tf.reporting import files
+from amp_tf.reporting.files import AnyPath
 from amp_tf.values import LAYER, NODE, file_of_patterns
 
+Patterns = tuple[str, ...]  #: of the setting ``keep_float32``
 DEFAULT = "keep.txt"  #: the file's name
 
 
@@ -44,7 +46,7 @@ def any_matcher(patterns: Iterable[str]) -> Matcher:
 
 
 def write(
-    path: str | Path, patterns: Iterable[str], measured: Sequence[str], why: Mapping[str, str]
+    path: AnyPath, patterns: Iterable[str], measured: Sequence[str], why: Mapping[str, str]
 ) -> None:
     """Writes a file of patterns.
 
@@ -69,7 +71,7 @@ def write(
         files.write(path, "\n".join([*text, ""]))
 
 
-def is_written(path: str | Path) -> str:
+def is_written(path: AnyPath) -> str:
     """Tells that a file of patterns is written, and how it is read."""
     reads = f"{variable_of('keep_float32')}={file_of_patterns(path)}"
     return f"{path} is written. {reads} reads it"

@@ -7,6 +7,7 @@ they come in time although a single step takes long.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 import time
@@ -29,6 +30,11 @@ def on_stderr(command: str) -> Progress:
     if sys.stderr.isatty():
         return _on_terminal
     return _Lines(command)
+
+
+def teller(command: str) -> Progress:
+    """Returns a function that prints a line of a command to stderr."""
+    return functools.partial(print, f"{command}:", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

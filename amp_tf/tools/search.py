@@ -27,7 +27,14 @@ from amp_tf.graph.names import (
     without_calls,
 )
 from amp_tf.oplists.table import PRODUCTS
-from amp_tf.tools.keeping import any_matcher, layer_pattern, node_pattern, scope_pattern
+from amp_tf.reporting.files import Document
+from amp_tf.tools.keeping import (
+    Patterns,
+    any_matcher,
+    layer_pattern,
+    node_pattern,
+    scope_pattern,
+)
 
 _Item = TypeVar("_Item")
 
@@ -37,7 +44,7 @@ class Item:
     """A part of a program that may stay in float32 as a whole."""
 
     name: str  #: for people
-    patterns: tuple[str, ...]  #: for ``AmpConfig.keep_float32``
+    patterns: Patterns  #: for ``AmpConfig.keep_float32``
     operations: float = 0.0  #: floating-point operations of one run of its 16-bit products
     parts: tuple[Item, ...] = ()  #: the items of layers that are made alike; empty for one layer
 
@@ -73,6 +80,7 @@ def reduce(
 
 
 Items = tuple[Item, ...]
+Suffices = Callable[[Items], bool]  #: tells whether a set of items suffices in float32
 #: A share of the products' operations. An item that costs less is as good as free, and not worth
 #: runs.
 _LEAST_SHARE = 0.01
@@ -82,9 +90,7 @@ class OutOfRunsError(Exception):
     """The number of runs that the user allows is used up."""
 
 
-def find_smallest(
-    ranked: Sequence[Item], suffices: Callable[[Items], bool]
-) -> tuple[Items | None, bool]:
+def find_smallest(ranked: Sequence[Item], suffices: Suffices) -> tuple[Items | None, bool]:
     """Finds a small set of items that suffices.
 
     Args:
@@ -111,7 +117,7 @@ def find_smallest(
         return found, False
 
 
-def _find_prefix(ranked: Items, suffices: Callable[[Items], bool]) -> Items:
+def _find_prefix(ranked: Items, suffices: Suffices) -> Items:
     """Finds the shortest prefix that suffices, on the assumption that longer ones suffice, too."""
     enough = 1
     while enough < len(ranked) and not suffices(ranked[:enough]):
@@ -124,7 +130,7 @@ def _find_prefix(ranked: Items, suffices: Callable[[Items], bool]) -> Items:
     return ranked[:count]
 
 
-def _divided(items: Items, suffices: Callable[[Items], bool], least: float) -> Items:
+def _divided(items: Items, suffices: Suffices, least: float) -> Items:
     """Replaces items by those of their parts that suffice, the most costly first.
 
     Items with fewer than ``least`` operations stay whole.
@@ -149,7 +155,8 @@ def _operations(items: Iterable[Item | Node]) -> float:
     return sum(item.operations for item in items)
 
 
-_NUMBERS = re.compile(r"(_\d+)+(?=/|$)|\d+")
+_CALLS = re.compile(r"(_\d+)+(?=/|$)")  # numbers of calls, or of layers of one name
+_NUMBERS = re.compile(r"\d+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +171,7 @@ class Node:
     operations: float  #: of a product, floating-point operations in one run of its graph
 
 
-def find_items(report: Mapping[str, Any]) -> list[Item]:
+def find_items(report: Document) -> list[Item]:
     """Returns the items of a program, in the order of their first nodes.
 
     They are found in its report in mixed precision.
@@ -185,15 +192,15 @@ def find_items(report: Mapping[str, Any]) -> list[Item]:
         for node in inside:
             if not is_gradient(node.name):
                 structure.append((node.op, node.operations))
-        kind = _NUMBERS.sub(_without_number, place), *sorted(structure)
+        kind = _NUMBERS.sub("#", _CALLS.sub("", place)), *sorted(structure)
         item = Item(place, tuple(sorted(patterns)), _operations(inside))
         alike.setdefault(kind, []).append(item)
     return list(map(_joined, alike.values()))
 
 
-def find_nodes(report: Mapping[str, Any]) -> list[Node]:
+def find_nodes(report: Document) -> list[Node]:
     """Returns the 16-bit nodes of all graphs, one of each name: that with most operations."""
-    rows: list[Mapping[str, Any]] = []
+    rows: list[Document] = []
     for graph in report["graphs"]:
         rows += graph["nodes"]
     forward = _forward_places(rows)
@@ -211,7 +218,7 @@ def find_nodes(report: Mapping[str, Any]) -> list[Node]:
     return list(found.values())
 
 
-def _forward_places(rows: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
+def _forward_places(rows: Iterable[Document]) -> dict[str, bool]:
     """Returns the places in which forward nodes compute, with whether each is a scope."""
     found = {}
     for row in rows:
@@ -239,12 +246,6 @@ def _place_of(name: str, layer: str, forward: Mapping[str, bool]) -> tuple[str, 
     return place, ""
 
 
-def _without_number(found: re.Match[str]) -> str:
-    if found[0].startswith("_"):
-        return ""
-    return "#"
-
-
 def _is_inside(place: str, outer: str) -> bool:
     return place != outer and f"/{outer}/" in f"/{place}/"
 
@@ -269,19 +270,15 @@ def rank(items: Iterable[Item], findings: Sequence[str], errors: Mapping[str, fl
 
     def key(item: Item) -> tuple[int, float]:
         is_held = any_matcher(item.patterns)
-        place = 0
-        while place < len(findings) and not is_held(findings[place]):
-            place += 1
-        local = 0.0
-        for node, error in errors.items():
-            if error > local and is_held(node):
-                local = error
+        places = (place for place, node in enumerate(findings) if is_held(node))
+        place = next(places, len(findings))
+        local = max((error for node, error in errors.items() if is_held(node)), default=0.0)
         return place, -local / max(item.operations / everything, _LEAST_SHARE)
 
     return sorted(items, key=key)
 
 
-def patterns_of(items: Iterable[Item]) -> tuple[str, ...]:
+def patterns_of(items: Iterable[Item]) -> Patterns:
     """Returns the patterns of some items, each once, sorted."""
     found: set[str] = set()
     for item in items:

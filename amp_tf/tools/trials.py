@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from amp_tf.config import AmpConfig, with_settings
+from amp_tf.config import AmpConfig
 
 WAYS = ("grappler", "xla")
 PRECISIONS = ("float32", "bfloat16", "float16")
@@ -58,7 +58,7 @@ def _run_way(device: str, way: str) -> Iterator[Trial]:
         yield Trial(device, way, precision, converted, error, failure)
 
 
-def _run(device: str, way: str, precision: str) -> tuple[Any, int]:
+def _run(device: str, way: str, precision: Any) -> tuple[Any, int]:
     """Runs the products once; returns their result, and how many nodes were converted."""
     import numpy as np
     import tensorflow as tf
@@ -71,9 +71,9 @@ def _run(device: str, way: str, precision: str) -> tuple[Any, int]:
         switch.disable()
     else:
         state.current().warned.add(notices.SLOW_FLOAT16)  # the trial itself asks for it
-        target = "gpu" if device.startswith("GPU") else "cpu"
-        settings = {"precision": precision, "target": target, "ignore_performance": True}
-        amp = switch.enable(with_settings(AmpConfig(), settings, where="trial"))
+        target: Any = "gpu" if device.startswith("GPU") else "cpu"
+        config = AmpConfig(precision=precision, target=target, ignore_performance=True)
+        amp = switch.enable(config)
     generator = np.random.default_rng(0)
     with tf.device(device), amp:
         before = reports.of_process().converted

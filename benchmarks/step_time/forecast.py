@@ -77,24 +77,23 @@ def saved_ms(report: Any) -> Saved:
     A step may run several graphs, as those of a recurrent layer of tf_keras; one that was traced or
     rewritten several times counts once.
     """
-    from amp_tf.reporting.figures import GraphFigures, elements_of, times_before_and_now
+    from amp_tf.reporting.figures import elements_of, times_before_and_now
 
     saved: dict[tuple[int, int], Saved] = {}
     for graph in report.graphs:
         if graph.basis is None or graph.is_revisit:
             continue
-        found = GraphFigures(graph)
-        before, now = times_before_and_now(found.basis, found.figures, found.is_f16)
+        before, now = times_before_and_now(graph)
         gained = (before - now) / _NS
-        is_product = found.figures.is_product
+        is_product = graph.figures.is_product
         casts = 0.0
-        for cast in found.basis.casts:
-            elements = elements_of(found.basis, cast.node, cast.port) or 0
-            times = found.basis.resolution.costs.of_casts(elements)
-            casts += times[cast.to_f16] * float(found.figures.runs[cast.node])
+        for cast in graph.basis.casts:
+            elements = elements_of(graph.basis, cast.node, cast.port) or 0
+            times = graph.basis.resolution.costs.of_casts(elements)
+            casts += times[cast.to_f16] * float(graph.figures.runs[cast.node])
         products = float(gained[is_product].sum())
         others = float(gained[~is_product].sum())
-        key = (found.view.node_count, int(found.is_f16.sum()))
+        key = (graph.view.node_count, int(graph.is_f16.sum()))
         saved[key] = Saved(products, others, casts / _NS)
     total = Saved(0.0, 0.0, 0.0)
     for one in saved.values():

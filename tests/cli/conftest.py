@@ -1,6 +1,7 @@
 import pytest
 import tensorflow as tf
 
+from amp_tf.cli.main import main
 from amp_tf.offline.reading import write_graph_file
 from amp_tf.oplists.hardware import Hardware
 
@@ -18,3 +19,14 @@ def graph_file(tmp_path):
 def without_16_bit(monkeypatch):
     """A machine without 16-bit arithmetic."""
     monkeypatch.setattr(Hardware, "detect_cpu", classmethod(lambda cls: cls()))
+
+
+@pytest.fixture
+def tell(capsys):
+    """Runs ``amp-tf`` with some words, checks its status, and returns what it printed."""
+
+    def run(*words, status=0):
+        assert main(list(map(str, words))) == status
+        return capsys.readouterr()
+
+    return run

@@ -25,7 +25,7 @@ smallest = {product.op: product for product in largest_first}
 products.all_products = lambda: iter(smallest.values())
 calibrating._ELEMENTS = 1e6
 sys.exit(main.main(["calibrate", "--seconds", "0"]))
-"""  # the smallest product of each row, and each case as few times as it may run, in the caches
+"""
 SOURCE = "from amp_tf.oplists.hardware import Hardware; print(Hardware.detect_cpu().costs.source)"
 
 
@@ -79,14 +79,9 @@ def test_an_interrupted_calibration_leaves_everything_as_it_was(tmp_path):
 
 
 @needs_bf16
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--output", "/proc/costs.json"), "/proc/costs.json: cannot be written"),
-    ],
-)
-def test_what_cannot_be_done_is_said_before_anything_is_measured(tmp_path, arguments, said):
-    ended = amp_tf(tmp_path, "calibrate", *arguments)
+def test_what_cannot_be_done_is_said_before_anything_is_measured(tmp_path):
+    ended = amp_tf(tmp_path, "calibrate", "--output", "/proc/costs.json")
     assert ended.returncode == 1
-    assert ended.stderr.startswith(f"amp-tf calibrate: {said}"), ended.stderr
+    said = "amp-tf calibrate: /proc/costs.json: cannot be written"
+    assert ended.stderr.startswith(said), ended.stderr
     assert not list(tmp_path.iterdir())

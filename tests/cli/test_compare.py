@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from amp_tf.cli.main import main
 from amp_tf.values import read_pattern_file
 
 ARGUMENTS = ("--precision", "float16", "--target", "cpu")
@@ -34,11 +33,10 @@ def _inputs(tmp_path, scale):
     return str(tmp_path / "in.npz")
 
 
-def test_one_that_goes_wrong_has_status_1_and_a_file_that_mends_it(model, tmp_path, capsys):
+def test_one_that_goes_wrong_has_status_1_and_a_file_that_mends_it(model, tmp_path, tell):
     file = tmp_path / "keep.txt"
     command = ["compare", model, "--inputs", _inputs(tmp_path, 1e5), *ARGUMENTS]
-    assert main([*command, "--output", str(file)]) == 1
-    out, err = capsys.readouterr()
+    out, err = tell(*command, "--output", file, status=1)
     assert "1. overflow: " in out
     assert "first/MatMul (MatMul" in out
     assert f"{file} is written. AMP_TF_KEEP_FLOAT32=@{file} reads it." in err
@@ -49,17 +47,18 @@ def test_one_that_goes_wrong_has_status_1_and_a_file_that_mends_it(model, tmp_pa
     patterns = [line for line in lines if line and not line.startswith("#")]
     assert f"AMP_TF_KEEP_FLOAT32={','.join(patterns)}\n" in out.replace("'", "")
     # It is healthy by the file alone, so the file has to stay as it is.
-    assert main([*command, "--output", str(file), "--keep-float32", f"@{file}"]) == 0
-    assert f"It was compared with {patterns[0]}" in capsys.readouterr().out
+    assert (
+        f"It was compared with {patterns[0]}"
+        in tell(*command, "--output", file, "--keep-float32", f"@{file}").out
+    )
     assert "\n# healthy with what is below in float32, as it was compared\n" in file.read_text()
     assert list(read_pattern_file(str(file), where="test")) == patterns
 
 
-def test_a_healthy_model_has_status_0(model, tmp_path, capsys):
+def test_a_healthy_model_has_status_0(model, tmp_path, tell):
     file = tmp_path / "keep.txt"
     command = ["compare", model, "--inputs", _inputs(tmp_path, 1), *ARGUMENTS]
-    assert main([*command, "--output", str(file)]) == 0
-    out = capsys.readouterr().out
+    out = tell(*command, "--output", file).out
     assert "healthy in float16" in out
     assert "1 batch)" in out
     assert "It was compared with" not in out
@@ -67,18 +66,16 @@ def test_a_healthy_model_has_status_0(model, tmp_path, capsys):
 
 
 def test_where_auto_converts_nothing_what_a_gpu_would_run_is_compared(
-    model, tmp_path, capsys, without_16_bit
+    model, tmp_path, tell, without_16_bit
 ):
     inputs = _inputs(tmp_path, 1)
-    assert main(["compare", model, "--inputs", inputs]) == 0
-    first, *_, last = capsys.readouterr().out.splitlines()
+    first, *_, last = tell("compare", model, "--inputs", inputs).out.splitlines()
     assert "healthy in float16" in first
     assert last.startswith(
         "Note: compared in float16 for a GPU (precision float16, target gpu), because auto conver"
     )
     for named in (ARGUMENTS, ["--precision", "bfloat16"], ["--target", "gpu"]):
-        assert main(["compare", model, "--inputs", inputs, *named]) == 0
-        assert "Note: " not in capsys.readouterr().out
+        assert "Note: " not in tell("compare", model, "--inputs", inputs, *named).out
 
 
 @pytest.fixture
@@ -116,8 +113,7 @@ def wrong_files(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_misuse_has_another_status_than_a_model_that_goes_wrong(model, capsys, options, why):
-    assert main(["compare", model, *options.split(), *ARGUMENTS]) == 2
-    out, err = capsys.readouterr()
+def test_misuse_has_another_status_than_a_model_that_goes_wrong(model, tell, options, why):
+    out, err = tell("compare", model, *options.split(), *ARGUMENTS, status=2)
     assert why in err
     assert not out  # nothing was compared first

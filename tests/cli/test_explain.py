@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from amp_tf.cli.main import main
 from amp_tf.offline.reading import write_graph_file
 
 
@@ -28,11 +27,10 @@ def product(x):
 
 
 def test_where_nothing_is_converted_the_options_that_would_are_named(
-    graph_file, capsys, without_16_bit
+    graph_file, tell, without_16_bit
 ):
     named = "--precision float16 --target gpu"
-    assert main(["explain", str(graph_file), "m"]) == 0
-    first, second = capsys.readouterr().out.splitlines()
+    first, second = tell("explain", graph_file, "m").out.splitlines()
     assert first.startswith(
         "m (MatMul) computes in float32: no device of this machine is converted (this CPU has "
     )
@@ -40,40 +38,37 @@ def test_where_nothing_is_converted_the_options_that_would_are_named(
         f"Explain it with {named}, as a GPU would run it, or with --precision bfloat16, as this CPU"
         in second
     )
-    assert main(["explain", str(graph_file), "--all"]) == 0
-    assert capsys.readouterr().err.startswith(f"{named} is what a GPU would run; ")
-    assert main(["explain", str(graph_file), "--all", *named.split()]) == 0
-    assert capsys.readouterr().err == ""
+    assert tell("explain", graph_file, "--all").err.startswith(f"{named} is what a GPU would run; ")
+    assert tell("explain", graph_file, "--all", *named.split()).err == ""
 
 
 def test_a_node_inside_a_function_is_found_and_of_several_that_hold_one_which_is_asked(
-    calling, capsys
+    calling, tell
 ):
     command = ["explain", str(calling(product)[0]), "product", "--precision", "bfloat16"]
-    assert main(command) == 0
-    assert "product (MatMul, on the allow list) computes in bfloat16" in capsys.readouterr().out
+    assert "product (MatMul, on the allow list) computes in bfloat16" in tell(*command).out
     file, _ = calling(product, lambda x: tf.exp(product(x)))
-    assert main(command) == 1
     assert (
         f"{file}: 2 functions hold a node 'product'. Choose with --function: "
-        in capsys.readouterr().err
+        in tell(*command, status=1).err
     )
 
 
 def test_a_node_or_function_that_does_not_exist_is_answered_with_names_of_others(
-    calling, graph_file, capsys
+    calling, graph_file, tell
 ):
     file, graph = calling(lambda x: tf.matmul(x, x, name="model_1/dense_1/MatMul"))
     for asked in ("model/dense/MatMul", "dense_1/MatMul", "dense"):  # the last is a layer's name
-        assert main(["explain", str(file), asked]) == 1
-        assert capsys.readouterr().err.endswith(
+        assert tell("explain", file, asked, status=1).err.endswith(
             f" no node {asked!r}. The closest names: model_1/dense_1/MatMul.\n"
         )
     name = graph.library.function[0].signature.name
     asked = name.removeprefix("__")[:-1]
     for source, fix in ((file, f"The closest names: {name}."), (graph_file, "It has no functions")):
-        assert main(["explain", str(source), "m", "--function", asked]) == 1
-        assert f"{source}: the graph has no function {asked!r}. {fix}" in capsys.readouterr().err
+        assert (
+            f"{source}: the graph has no function {asked!r}. {fix}"
+            in tell("explain", source, "m", "--function", asked, status=1).err
+        )
 
 
 @pytest.mark.parametrize(
@@ -88,31 +83,30 @@ def test_a_node_or_function_that_does_not_exist_is_answered_with_names_of_others
     ],
 )
 def test_of_all_nodes_an_op_or_function_that_does_not_exist_is_an_error_too(
-    options, said, calling, capsys
+    options, said, calling, tell
 ):
     command = ["explain", str(calling(product)[0]), "--all", "--precision", "bfloat16"]
-    assert main([*command, *options]) == 1
-    told = capsys.readouterr()
+    told = tell(*command, *options, status=1)
     assert told.out == ""
     assert said in told.err
 
 
-def test_all_nodes_are_listed_with_their_reasons_or_those_of_an_op(graph_file, capsys):
+def test_all_nodes_are_listed_with_their_reasons_or_those_of_an_op(graph_file, tell):
     all_nodes = ["explain", str(graph_file), "--all", "--precision", "bfloat16"]
-    assert main(all_nodes) == 0
-    placeholder, relu, product, exp = capsys.readouterr().out.splitlines()
+    placeholder, relu, product, exp = tell(*all_nodes).out.splitlines()
     assert placeholder.startswith("float32\tPlaceholder\t\tx\t")
     assert relu.startswith("bfloat16\tRelu\t\tr\t")
     assert exp == "float32\tExp\t\te\tits op is on the deny list"
-    assert main([*all_nodes, "--op", "MatMul"]) == 0
-    assert capsys.readouterr().out == f"{product}\n"
+    assert tell(*all_nodes, "--op", "MatMul").out == f"{product}\n"
     assert product == "bfloat16\tMatMul\t\tm\tits op is on the allow list"
     for arguments in ([], ["m", "--all"]):
-        assert main(["explain", str(graph_file), *arguments]) == 1
-        assert "name one NODE, or add --all for all of them" in capsys.readouterr().err
+        assert (
+            "name one NODE, or add --all for all of them"
+            in tell("explain", graph_file, *arguments, status=1).err
+        )
 
 
-def test_a_keras_file_is_explained_compared_and_rewritten(tmp_path, capsys):
+def test_a_keras_file_is_explained_compared_and_rewritten(tmp_path, tell):
     model = keras.Sequential([keras.Input((4,), name="x"), keras.layers.Dense(4)])
     file = str(tmp_path / "model.keras")
     model.save(file)
@@ -125,6 +119,7 @@ def test_a_keras_file_is_explained_compared_and_rewritten(tmp_path, capsys):
         (["rewrite", file, "--dry-run"], " nodes converted to bfloat16 ("),
         (["rewrite", file, out], " nodes converted to bfloat16 ("),
     ):
-        assert main([*command, "--precision", "bfloat16", "--target", "cpu"]) == 0
-        assert said in capsys.readouterr().out.splitlines()[0]
+        assert (
+            said in tell(*command, "--precision", "bfloat16", "--target", "cpu").out.splitlines()[0]
+        )
     assert (tmp_path / "out" / "saved_model.pb").exists()

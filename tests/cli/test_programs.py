@@ -22,11 +22,11 @@ def test_a_program_gets_the_settings_that_were_asked_for_and_no_others(monkeypat
     monkeypatch.setenv("TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING", "0")
     arguments = argparse.Namespace(precision="auto", keep_float32=[])
     config = read_config(arguments)
-    environ = environment_of_run(config, is_on=True)
+    environ = environment_of_run(config, "timing.recording", "folder", is_on=True)
     assert AmpConfig.from_env(environ) == config
     assert (config.precision, config.force_f16, config.allow_add) == ("auto", ("dense",), ("Exp",))
     assert environ["TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING"] == "0"
-    bare = environment_of_run(AmpConfig(), is_on=False)
+    bare = environment_of_run(AmpConfig(), "timing.recording", "folder", is_on=False)
     assert AmpConfig.from_env(bare) == AmpConfig()
 
 

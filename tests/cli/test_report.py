@@ -26,10 +26,9 @@ def graph_file(tmp_path):
     return tmp_path / "graph.pb"
 
 
-def test_a_page_is_made_of_a_runs_file(tmp_path, capsys):
-    assert main(["report", str(FIRST), "--html", str(tmp_path / "page.html")]) == 0
+def test_a_page_is_made_of_a_runs_file(tmp_path, tell):
     assert (
-        capsys.readouterr().out
+        tell("report", FIRST, "--html", tmp_path / "page.html").out
         == "train.py: 50 % of matmul and convolution work in 16 bit, 2 of 7 nodes converted\n"
     )
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
@@ -45,23 +44,21 @@ def test_a_folder_is_all_runs_in_it_side_by_side(tmp_path):
     assert len(files.read(data)) == 3
 
 
-def test_a_graph_is_reported_as_it_would_be_converted(graph_file, capsys):
-    assert main(["report", str(graph_file), *OPTIONS]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_a_graph_is_reported_as_it_would_be_converted(graph_file, tell):
+    found = json.loads(tell("report", graph_file, *OPTIONS).out)
     assert found["process"]["program"] == str(graph_file)
     assert found["figures"]["products"] == {"f16": 2 * 2 * 64**3, "float32": 0}
     assert found["blockers"][0]["what"] == "Exp"
 
 
-def test_so_is_a_saved_model_with_its_functions(tmp_path, capsys):
+def test_so_is_a_saved_model_with_its_functions(tmp_path, tell):
     class Model(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec((8, 64))])
         def __call__(self, x):
             return tf.matmul(x, tf.ones((64, 64)))
 
     tf.saved_model.save(Model(), str(tmp_path / "model"))
-    assert main(["report", str(tmp_path / "model"), *OPTIONS]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(tell("report", tmp_path / "model", *OPTIONS).out)
     assert found["figures"]["products"]["f16"] == 2 * 8 * 64 * 64
     assert any(graph["function"] for graph in found["graphs"])
 
@@ -74,14 +71,13 @@ def logging(tmp_path):
 
 
 def test_so_are_the_graphs_of_a_log_folder_by_the_settings_of_the_command(
-    graph_file, logging, tmp_path, capsys
+    graph_file, logging, tmp_path, tell
 ):
     graph = tf.compat.v1.GraphDef.FromString(graph_file.read_bytes())
     logging(graph)
     folder = str(tmp_path / "log")
     for options, share in ((OPTIONS, 1), ((*OPTIONS, "--keep-float32", "MatMul"), 0)):
-        assert main(["report", folder, *options]) == 0
-        told = capsys.readouterr()
+        told = tell("report", folder, *options)
         found = json.loads(told.out)
         assert found["figures"]["products_share_f16"] == share
         settings = {row["field"]: (row["value"], row["from"]) for row in found["settings"]}
@@ -100,7 +96,7 @@ f(tf.ones((32, 32)))
 
 
 @pytest.mark.parametrize("keep", ["", "."])
-def test_what_tensorflow_passes_to_its_optimizers_twice_counts_once(keep, tmp_path, capsys):
+def test_what_tensorflow_passes_to_its_optimizers_twice_counts_once(keep, tmp_path, tell):
     """Both if the program converted something and if not."""
     variables = {
         running.SWITCH: "1",
@@ -111,18 +107,16 @@ def test_what_tensorflow_passes_to_its_optimizers_twice_counts_once(keep, tmp_pa
     (tmp_path / "site").mkdir()
     ended = running.run(["-c", RETRACED], tmp_path / "site", variables)
     assert (ended.converted > 0) is not bool(keep)
-    assert main(["report", str(tmp_path / "log"), *OPTIONS]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(tell("report", tmp_path / "log", *OPTIONS).out)
     assert [str(len(found["graphs"])), str(found["total"])] == [ended.summary[1], ended.summary[3]]
     assert all(graph["converted"] for graph in found["graphs"])
 
 
 def test_of_a_graph_that_was_converted_before_nothing_is_shown_again(
-    graph_file, logging, tmp_path, capsys
+    graph_file, logging, tmp_path, tell
 ):
     logging(logging(tf.compat.v1.GraphDef.FromString(graph_file.read_bytes())))
-    assert main(["report", str(tmp_path / "log"), *OPTIONS]) == 0
-    assert len(json.loads(capsys.readouterr().out)["graphs"]) == 1
+    assert len(json.loads(tell("report", tmp_path / "log", *OPTIONS).out)["graphs"]) == 1
 
 
 XLA = """
@@ -134,7 +128,7 @@ f(tf.ones((64, 64)))
 """
 
 
-def test_functions_for_xla_are_logged_whole_and_decided_again_for_xla(tmp_path, capsys):
+def test_functions_for_xla_are_logged_whole_and_decided_again_for_xla(tmp_path, tell):
     log = tmp_path / "log"
     variables = {
         running.SWITCH: "1",
@@ -150,8 +144,7 @@ def test_functions_for_xla_are_logged_whole_and_decided_again_for_xla(tmp_path, 
             if op == "MatMul":
                 decided.add((function, name, precision))
     assert {precision for _, _, precision in decided} == {"bfloat16"}
-    assert main(["report", str(log), *OPTIONS]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(tell("report", log, *OPTIONS).out)
     products = set()
     for graph in found["graphs"]:
         for node in graph["nodes"]:
@@ -171,30 +164,29 @@ def test_functions_for_xla_are_logged_whole_and_decided_again_for_xla(tmp_path, 
         ([str(FIRST), "--html", "none/page.html"], "page.html: cannot be written (No such file or"),
     ],
 )
-def test_what_cannot_be_read_or_written_is_told(arguments, said, tmp_path, capsys, monkeypatch):
+def test_what_cannot_be_read_or_written_is_told(arguments, said, tmp_path, tell, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     Path("nested").mkdir()
     Path("nested/amp_tf_1.json").write_text("[" * 100_000)
-    assert main(["report", *arguments]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = tell("report", *arguments, status=1).err.splitlines()
     assert said in line
 
 
 @pytest.mark.parametrize(
     ("field", "value"), [("figures", 3), ("converted", "many"), ("graphs", 3), ("process", None)]
 )
-def test_a_report_that_somebody_broke_is_one_error(field, value, tmp_path, capsys):
+def test_a_report_that_somebody_broke_is_one_error(field, value, tmp_path, tell):
     document = json.loads(FIRST.read_text()) | {field: value}
     (tmp_path / "amp_tf_1.json").write_text(json.dumps(document))
-    assert main(["report", str(tmp_path), "--html", str(tmp_path / "page.html")]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = tell("report", tmp_path, "--html", tmp_path / "page.html", status=1).err.splitlines()
     assert line.startswith(f"amp-tf report: {tmp_path}: a report is broken (")
 
 
-def test_a_terminal_obeys_no_report(tmp_path, capsys):
+def test_a_terminal_obeys_no_report(tmp_path, tell):
     document = json.loads(FIRST.read_text())
     document["process"]["program"] = "train.py \x1b[2J\x1b]0;owned\x07\x9b31m"
     (tmp_path / "amp_tf_1.json").write_text(json.dumps(document))
-    assert main(["report", str(tmp_path), "--html", str(tmp_path / "page.html")]) == 0
-    assert capsys.readouterr().out.startswith("train.py \\x1b[2J\\x1b]0;owned\\x07\\x9b31m: 50 %")
+    assert tell("report", tmp_path, "--html", tmp_path / "page.html").out.startswith(
+        "train.py \\x1b[2J\\x1b]0;owned\\x07\\x9b31m: 50 %"
+    )

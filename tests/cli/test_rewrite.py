@@ -15,10 +15,9 @@ from amp_tf.oplists.hardware import Hardware
 from tests import processes
 
 
-def test_rewrite_converts_a_file_and_reports(graph_file, tmp_path, capsys):
+def test_rewrite_converts_a_file_and_reports(graph_file, tmp_path, tell):
     out = tmp_path / "out.pbtxt"
-    assert main(["rewrite", str(graph_file), str(out), "--precision", "bfloat16"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert tell("rewrite", graph_file, out, "--precision", "bfloat16").out.splitlines() == [
         "1 graph, 2 of 4 nodes converted to bfloat16 (matmuls and convolutions: 1 of 1), 2 casts",
         "  1 of 1 Relu",
         "  1 of 1 MatMul",
@@ -31,44 +30,41 @@ def test_rewrite_converts_a_file_and_reports(graph_file, tmp_path, capsys):
 
 
 def test_a_result_in_which_nothing_is_converted_is_told_to_be_a_copy(
-    graph_file, tmp_path, capsys, without_16_bit
+    graph_file, tmp_path, tell, without_16_bit
 ):
     out = tmp_path / "o.pb"
     options = (
         "--precision float16 --target gpu is what a GPU would run; --precision bfloat16 converts "
         "for this CPU.\n"
     )
-    assert main(["rewrite", str(graph_file), str(out)]) == 0
-    assert capsys.readouterr().err == f"{out} is an unconverted copy of {graph_file}.\n{options}"
-    assert read_graph_file(out) == read_graph_file(graph_file)
-    assert main(["rewrite", str(graph_file), "--dry-run"]) == 0
     assert (
-        capsys.readouterr().err
+        tell("rewrite", graph_file, out).err
+        == f"{out} is an unconverted copy of {graph_file}.\n{options}"
+    )
+    assert read_graph_file(out) == read_graph_file(graph_file)
+    assert (
+        tell("rewrite", graph_file, "--dry-run").err
         == f"The result would be an unconverted copy of {graph_file}.\n{options}"
     )
     for named in (["--precision", "bfloat16"], ["--precision", "float16", "--target", "gpu"]):
-        assert main(["rewrite", str(graph_file), str(out), "--force", *named]) == 0
-        assert "copy" not in capsys.readouterr().err
+        assert "copy" not in tell("rewrite", graph_file, out, "--force", *named).err
         assert read_graph_file(out) != read_graph_file(graph_file)
 
 
-def test_a_dry_run_says_the_same_and_writes_nothing(graph_file, tmp_path, capsys):
+def test_a_dry_run_says_the_same_and_writes_nothing(graph_file, tmp_path, tell):
     options = ["--precision", "bfloat16", "--keep-float32", "nosuch"]
-    assert main(["rewrite", str(graph_file), "--dry-run", *options]) == 0
-    dry = capsys.readouterr().out
+    dry = tell("rewrite", graph_file, "--dry-run", *options).out
     assert list(tmp_path.iterdir()) == [graph_file]
-    assert main(["rewrite", str(graph_file), str(tmp_path / "out.pb"), *options]) == 0
-    assert capsys.readouterr() == (
+    assert tell("rewrite", graph_file, tmp_path / "out.pb", *options) == (
         dry,
         f"{tmp_path / 'out.pb'} is written.\nNo node's name matches: nosuch\n",
     )
-    assert main(["rewrite", str(graph_file)]) == 1
-    assert capsys.readouterr().err == (
+    assert tell("rewrite", graph_file, status=1).err == (
         "amp-tf rewrite: there is no OUT. Name a file or folder to write, or add --dry-run.\n"
     )
 
 
-def test_what_is_there_is_replaced_only_by_force(graph_file, tmp_path, capsys):
+def test_what_is_there_is_replaced_only_by_force(graph_file, tmp_path, tell):
     before = graph_file.read_bytes()
     other = tmp_path / "other.pb"
     other.write_text("in the way")
@@ -80,8 +76,7 @@ def test_what_is_there_is_replaced_only_by_force(graph_file, tmp_path, capsys):
         (other, "the file exists"),
     ):
         command = ["rewrite", str(graph_file), str(result), "--precision", "bfloat16"]
-        assert main(command) == 1
-        assert capsys.readouterr().err == (
+        assert tell(*command, status=1).err == (
             f"amp-tf rewrite: {result}: {what}. Name another file, or replace it with --force; "
             "nothing was written.\n"
         )
@@ -110,13 +105,12 @@ def model(tmp_path):
     return tmp_path / "model"
 
 
-def test_a_model_is_replaced_only_by_force_and_as_a_whole(model, tmp_path, capsys):
+def test_a_model_is_replaced_only_by_force_and_as_a_whole(model, tmp_path, tell):
     result = tmp_path / "out"
     command = ["rewrite", str(model), str(result)]
     assert main(command) == 0
     (result / "mark").touch()
-    assert main(command) == 1
-    said = capsys.readouterr().err
+    said = tell(*command, status=1).err
     assert "out: the folder is not empty. Name a new folder, or have the model there repl" in said
     assert (result / "mark").exists()
     assert main([*command, "--force"]) == 0
@@ -133,14 +127,15 @@ def test_a_folder_that_holds_no_model_is_not_replaced(model, tmp_path):
     assert (tmp_path / "other" / "thesis.tex").exists()
 
 
-def test_an_interrupted_conversion_leaves_nothing_half_made(model, tmp_path, capsys, monkeypatch):
+def test_an_interrupted_conversion_leaves_nothing_half_made(model, tmp_path, tell, monkeypatch):
     def interrupted(source, target, **options):
         (target / "variables").mkdir(parents=True)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(saved_model.shutil, "copytree", interrupted)
-    assert main(["rewrite", str(model), str(tmp_path / "out")]) == 130
-    assert capsys.readouterr().err == "amp-tf rewrite: interrupted\n"
+    assert (
+        tell("rewrite", model, tmp_path / "out", status=130).err == "amp-tf rewrite: interrupted\n"
+    )
     assert list(tmp_path.iterdir()) == [model]
     (tmp_path / "out").mkdir()  # an empty one that was there stays
     assert main(["rewrite", str(model), str(tmp_path / "out")]) == 130
@@ -277,11 +272,10 @@ def calling(tmp_path):
     ],
 )
 def test_a_node_to_preserve_that_the_graph_does_not_have_is_one_line_and_status_1(
-    calling, tmp_path, capsys, name, message
+    calling, tmp_path, tell, name, message
 ):
     out = tmp_path / "out.pb"
-    assert main(["rewrite", str(calling), str(out), "--preserve", name]) == 1
-    error = capsys.readouterr().err
+    error = tell("rewrite", calling, out, "--preserve", name, status=1).err
     assert error.startswith(f"amp-tf rewrite: --preserve: {message}")
     assert error.count("\n") == 1
     assert not out.exists()
@@ -304,12 +298,10 @@ def served(tmp_path, monkeypatch):
     ("batch", "precision"),
     [(["--batch", "8192"], "bfloat16"), (["--batch", "1-8192"], "float32"), ([], "float32")],
 )
-def test_a_batch_size_or_a_range_of_them_decides_under_auto(batch, precision, served, capsys):
-    assert main(["rewrite", served, "--dry-run", *batch]) == 0
-    is_converted = "nodes converted to bfloat16" in capsys.readouterr().out
+def test_a_batch_size_or_a_range_of_them_decides_under_auto(batch, precision, served, tell):
+    is_converted = "nodes converted to bfloat16" in tell("rewrite", served, "--dry-run", *batch).out
     assert is_converted is (precision == "bfloat16")
-    assert main(["explain", served, "--all", "--op", "MatMul", *batch]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = tell("explain", served, "--all", "--op", "MatMul", *batch).out.splitlines()
     assert {line.split("\t")[0] for line in lines} == {precision}
 
 

@@ -153,20 +153,18 @@ time.sleep(2)  # longer than the command waits
         ),
     ],
 )
-def test_a_program_that_cannot_be_timed_is_told_why(here, capsys, program, why):
+def test_a_program_that_cannot_be_timed_is_told_why(here, tell, program, why):
     python = command(here, program)
-    assert main(["time", "--precision", "bfloat16", "--", *python]) == 2
-    out, err = capsys.readouterr()
+    out, err = tell("time", "--precision", "bfloat16", "--", *python, status=2)
     assert f"amp-tf time: {' '.join(python)}: {why}" in err
     assert not out
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("named", [[], ["--step", "prepare"]])
-def test_where_a_step_of_no_products_was_chosen_it_is_advised_to_name_another(here, capsys, named):
+def test_where_a_step_of_no_products_was_chosen_it_is_advised_to_name_another(here, tell, named):
     python = command(here, f"{LOOP}for _ in range(9): prepare(tf.ones((8, 8)))")
-    assert main(["time", "--precision", "bfloat16", *named, "--", *python]) == 2
-    err = capsys.readouterr().err
+    err = tell("time", "--precision", "bfloat16", *named, "--", *python, status=2).err
     assert "there is nothing to time (" in err
     assert ("something else later than prepare, name that with --step" in err) is (not named)
 
@@ -178,9 +176,8 @@ def test_where_a_step_of_no_products_was_chosen_it_is_advised_to_name_another(he
         ("true", "true: it started no Python in which amp_tf is installed. Install amp_tf in"),
     ],
 )
-def test_a_wrong_command_is_an_error_in_one_line(capsys, program, why):
-    assert main(["time", "--", program]) == 2
-    error = capsys.readouterr().err
+def test_a_wrong_command_is_an_error_in_one_line(tell, program, why):
+    error = tell("time", "--", program, status=2).err
     assert f"amp-tf time: {why}" in error
     assert len(error.splitlines()) == 1
 

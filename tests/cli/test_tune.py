@@ -15,7 +15,8 @@ import pytest
 
 from amp_tf.cli.main import main
 from amp_tf.cli.tune import TunedScript
-from amp_tf.config import AmpConfig, variables_of
+from amp_tf.config import AmpConfig
+from amp_tf.reporting import files
 from amp_tf.tools.tuning.tuning import Journal, Way
 from amp_tf.values import read_pattern_file
 from tests import processes
@@ -55,9 +56,8 @@ def here(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_a_wrong_option_is_an_error_in_one_line(here, capsys, options, message):
-    assert main(["tune", "--metric", "accuracy", *options, "--", "true"]) == 2
-    error = capsys.readouterr().err
+def test_a_wrong_option_is_an_error_in_one_line(here, tell, options, message):
+    error = tell("tune", "--metric", "accuracy", *options, "--", "true", status=2).err
     assert message in error
     assert len(error.splitlines()) == 1
 
@@ -91,9 +91,8 @@ def test_one_direction_must_be_given(capsys, options):
         ),
     ],
 )
-def test_a_program_that_cannot_be_started_or_has_no_metric_is_an_error(capsys, program, why):
-    assert main(["tune", "--metric", "accuracy", *OPTIONS, "--", *program]) == 2
-    assert why in capsys.readouterr().err
+def test_a_program_that_cannot_be_started_or_has_no_metric_is_an_error(tell, program, why):
+    assert why in tell("tune", "--metric", "accuracy", *OPTIONS, "--", *program, status=2).err
 
 
 @pytest.mark.parametrize(
@@ -121,39 +120,33 @@ def test_the_last_number_of_the_programs_own_is_the_metric(here, printed, expres
         assert found == value
 
 
-def test_what_a_mended_program_gives_counts_and_no_failure_before_it(here, capsys):
+def test_what_a_mended_program_gives_counts_and_no_failure_before_it(here, tell):
     program = [*OPTIONS, "--", "sh", "-c", "cat data", "--key", "1234"]
     command = ["tune", "--metric", "stdout:loss ([0-9.]+)", *program]
-    assert main(command) == 2
-    assert "it ended with status 1: cat: data: No such file" in capsys.readouterr().err
+    assert "it ended with status 1: cat: data: No such file" in tell(*command, status=2).err
     (here / "data").write_text("las 0.5")
-    assert main(command) == 2
-    assert "the program gave no stdout:loss" in capsys.readouterr().err
+    assert "the program gave no stdout:loss" in tell(*command, status=2).err
     kept = here / "keep.txt.runs"
     assert kept.stat().st_mode & 0o777 == 0o700
     texts = {path.name: path.read_text() for path in kept.iterdir()}
     assert "stdout:loss" in texts["tuning.json"]
     assert [name for name, text in texts.items() if "1234" in text] == []
     command[2] = "stdout:las ([0-9.]+)"
-    assert main(command) == 2
     assert (
         "run 3 of at most 40: amp_tf with all in float32: stdout:las ([0-9.]+) 0.5"
-        in capsys.readouterr().err
+        in tell(*command, status=2).err
     )
 
 
-def test_a_changed_program_does_not_go_on_with_the_runs_of_the_one_before(here, capsys):
+def test_a_changed_program_does_not_go_on_with_the_runs_of_the_one_before(here, tell):
     (here / "train.sh").write_text("echo run >> count; echo acc $(wc -l < count)")
     metric = ["--metric", "stdout:acc ([0-9.]+)", "--max-rise", "0.5"]
     command = ["tune", *metric, "--", "sh", "train.sh"]
-    assert main(command) == 2
-    assert "goes on" not in capsys.readouterr().err
-    assert main(command) == 2
-    err = capsys.readouterr().err
+    assert "goes on" not in tell(*command, status=2).err
+    err = tell(*command, status=2).err
     assert "amp-tf tune: goes on with 2 runs of before; to begin anew, delete " in err
     (here / "train.sh").write_text("echo acc 1")
-    assert main(command) == 2
-    assert "another tuning (other content of train.sh)." in capsys.readouterr().err
+    assert "another tuning (other content of train.sh)." in tell(*command, status=2).err
 
 
 @pytest.mark.process
@@ -174,7 +167,7 @@ def test_a_misspelt_metric_is_answered_by_those_of_the_last_fit_wherever_the_pro
 
 
 @pytest.mark.process
-def test_the_patterns_that_a_tuning_is_given_stay_in_its_file(here, capsys):
+def test_the_patterns_that_a_tuning_is_given_stay_in_its_file(here, tell):
     (here / "train.py").write_text(
         "import keras; keras.utils.set_random_seed(1);"
         "layers = [keras.layers.Dense(8, name='first'), keras.layers.Dense(1)];"
@@ -184,42 +177,11 @@ def test_the_patterns_that_a_tuning_is_given_stay_in_its_file(here, capsys):
     (here / "keep.txt").write_text("# mine\nlayer:first\n")
     options = ["--metric", "loss", "--max-rise", "1", "--precision", "bfloat16"]
     given = ["--keep-float32", "@keep.txt"]
-    assert main(["tune", *options, *given, "--", sys.executable, "train.py"]) == 0
-    assert "1 layer or node stays in float32: loss " in capsys.readouterr().out
+    assert (
+        "1 layer or node stays in float32: loss "
+        in tell("tune", *options, *given, "--", sys.executable, "train.py").out
+    )
     assert read_pattern_file("keep.txt", where="test") == ("layer:first",)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_what_the_program_started_ends_with_the_tuning(here, number):
-    if signal.getsignal(number) == signal.SIG_IGN:
-        pytest.skip("these tests run under nohup, where a program is to go on")
-    program = (
-        "import os, time; open('pid', 'w').write(str(os.getpid())); os.rename('pid', 'child'); "
-        "time.sleep(300)"
-    )
-    (here / "child.py").write_text(program)
-    shell = ["sh", "-c", f"{sys.executable} child.py; true"]
-    options = ["--metric", "accuracy", *OPTIONS]
-    tuning = processes.start([sys.executable, "-m", "amp_tf", "tune", *options, "--", *shell])
-    deadline = time.monotonic() + 100
-    while not (here / "child").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    tuning.send_signal(number)
-    assert tuning.wait() == 128 + number
-    child = int((here / "child").read_text())
-    while processes.is_running(child) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not processes.is_running(child)
-
-
-def test_a_configuration_reaches_the_program_by_its_variables(monkeypatch):
-    config = AmpConfig(
-        precision="bfloat16",
-        keep_float32=("a", "b{1,2}"),
-        infer_add=("Cumsum",),
-        ignore_performance=True,
-    )
-    assert AmpConfig.from_env(variables_of(config)) == config
 
 
 def command(file):
@@ -236,19 +198,20 @@ def test_a_tuning_that_was_killed_goes_on_and_its_result_holds(here, capsys):
     tuning = processes.start(
         start, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    runs = here / "keep, this.txt.runs" / "runs.jsonl"
+    journal = here / "keep, this.txt.runs" / "tuning.json"
     deadline = time.monotonic() + 300
-    while not (runs.exists() and len(runs.read_text().split()) > 2) and time.monotonic() < deadline:
+    while len((files.read_plain(journal) or {"runs": ()})["runs"]) < 2:
+        assert time.monotonic() < deadline
         time.sleep(0.1)
     os.kill(tuning.pid, signal.SIGKILL)
     tuning.wait()
-    made = len([line for line in runs.read_text().splitlines() if line])
+    made = len(files.read_plain(journal)["runs"])
     assert main(command(file)) == 0
     err = capsys.readouterr().err
     told = re.findall(r"run (\d+) of at most 40", err)
     assert int(told[0]) == made + 1
     assert int(told[-1]) <= 15
-    assert not runs.parent.exists()
+    assert not journal.parent.exists()
     (pattern,) = read_pattern_file(str(file), where="test")
     assert "normalized" in pattern
     text = file.read_text()

@@ -14,7 +14,13 @@ import tensorflow as tf
 
 import amp_tf
 
-_WEIGHTS = np.random.default_rng(5).normal(size=(6, 6)).astype(np.float32)
+
+def normal(seed: int, *shape: int) -> np.ndarray:
+    """Returns normally distributed float32 numbers."""
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+_WEIGHTS = normal(5, 6, 6)
 
 
 @dataclasses.dataclass(frozen=True)

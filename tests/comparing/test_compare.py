@@ -14,7 +14,7 @@ import amp_tf
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.tools.comparing.steps import flat_step
 from amp_tf.tools.comparing.verdicts import figure
-from tests.comparing.planted import PLANTED
+from tests.comparing.planted import PLANTED, normal
 
 BF16 = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 F16 = amp_tf.AmpConfig(precision="float16", target="cpu")
@@ -87,7 +87,7 @@ def test_what_cancels_to_nothing_in_float32_too_is_no_finding():
     y = keras.layers.MultiHeadAttention(2, 4)(x, x, use_causal_mask=True)
     model = keras.Model(x, keras.layers.Dense(2)(keras.layers.LayerNormalization()(x + y)))
     model.compile("adam", "mse")
-    inputs = np.random.default_rng(0).normal(size=(4, 6, 8)).astype(np.float32)
+    inputs = normal(0, 4, 6, 8)
     found = amp_tf.compare(model, [(inputs, np.ones((4, 6, 2), np.float32))], BF16)
     assert found.is_healthy
     # Softmax does not see this bias: its gradient is zero but for rounding.
@@ -99,9 +99,7 @@ def test_what_cancels_to_nothing_in_float32_too_is_no_finding():
 
 
 def test_a_step_that_only_writes_variables_is_compared():
-    weight = tf.Variable(
-        np.random.default_rng(1).normal(size=(16, 16)).astype("float32"), name="weight"
-    )
+    weight = tf.Variable(normal(1, 16, 16), name="weight")
     largest = tf.Variable(0.0, name="weight")  # as those of tf.Module may be called
 
     def step(x):
@@ -110,9 +108,7 @@ def test_a_step_that_only_writes_variables_is_compared():
             tf.reduce_max(weight), read_value=False
         )  # so that its graph does not list it
 
-    found = amp_tf.compare(
-        step, [np.random.default_rng(2).normal(size=(16, 16)).astype("float32")], BF16
-    )
+    found = amp_tf.compare(step, [normal(2, 16, 16)], BF16)
     assert [output.name for output in found.outputs] == ["weight (1 of 2)", "weight (2 of 2)"]
     assert found.is_healthy
 
@@ -122,15 +118,13 @@ def test_random_ops_draw_the_same_in_all_forms():
         shuffled = tf.random.shuffle(tf.matmul(x, x))  # which has no form without state
         return shuffled + tf.random.normal((6, 6)) + tf.random.stateless_normal((6, 6), (1, 2))
 
-    found = amp_tf.compare(
-        noisy, [np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32)] * 3, BF16
-    )
+    found = amp_tf.compare(noisy, [normal(0, 6, 6)] * 3, BF16)
     assert found.is_healthy
     assert found.outputs[0].error < 0.01
 
 
 def test_loops_and_branches_are_compared_by_what_they_give_out():
-    w = tf.constant(np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32) / 3)
+    w = tf.constant(normal(0, 6, 6) / 3)
 
     def looping(x):
         for _ in tf.range(3):
@@ -138,7 +132,7 @@ def test_loops_and_branches_are_compared_by_what_they_give_out():
         branch = tf.cond(tf.reduce_sum(x) > 0, lambda: tf.matmul(x, w, name="inside"), lambda: x)
         return branch + tf.matmul(x, w, name="after")
 
-    batch = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    batch = normal(0, 4, 6)
     found = amp_tf.compare(looping, [batch], BF16)
     assert found.is_healthy
     names = [node.name for node in found.nodes]
@@ -158,7 +152,7 @@ def test_the_line_keeps_what_the_user_keeps_already():
 
 
 FORCED = amp_tf.AmpConfig(precision="bfloat16", target="cpu", force_f16=("lost",))
-X = np.random.default_rng(0).normal(size=(32, 16)).astype("f")
+X = normal(0, 32, 16)
 
 
 def step_with(apply, rate):

@@ -14,10 +14,11 @@ from amp_tf.graph.names import KerasLayer, recorded
 from amp_tf.hooks import layer_paths
 from amp_tf.tools.comparing.findings import places_of
 from amp_tf.tools.search import reduce
+from tests.comparing.planted import normal
 from tests.hooks import installing
 
 CONFIG = amp_tf.AmpConfig(precision="float16", target="cpu")
-X = np.random.default_rng(1).normal(size=(4, 6)).astype(np.float32)
+X = normal(1, 4, 6)
 
 
 @pytest.mark.parametrize("needed", ["a", "h", "ah", "cdg", "abcdefgh"])
@@ -36,7 +37,7 @@ def test_what_is_reduced_suffices_and_nothing_of_it_can_be_left_out(needed):
 
 
 def _two_products(x, y):
-    w = tf.constant(np.random.default_rng(5).normal(size=(6, 6)).astype(np.float32))
+    w = tf.constant(normal(5, 6, 6))
     with tf.name_scope("one"):
         first = tf.tanh(tf.matmul(x, w, name="first") * 1e-5)
     with tf.name_scope("two"):
@@ -60,7 +61,7 @@ def test_what_goes_wrong_in_another_batch_than_the_one_that_is_judged_is_found_t
 
 def test_what_goes_wrong_inside_of_a_loop_which_is_not_looked_at_is_mended_by_its_layer():
     def looping(x):
-        w = tf.constant(np.random.default_rng(5).normal(size=(6, 6)).astype(np.float32))
+        w = tf.constant(normal(5, 6, 6))
         with tf.name_scope("recurrent"):
             for _ in tf.range(2):
                 x = tf.tanh(

@@ -15,6 +15,7 @@ from amp_tf.tools.comparing.functions import elements
 from amp_tf.tools.comparing.joining import AMP, FLOAT32, JointGraph, RunnableStep
 from amp_tf.tools.comparing.pipeline import compare
 from amp_tf.tools.comparing.steps import flat_step
+from tests.comparing.planted import normal
 from tests.rewriting import rewritten
 from tests.rewriting.test_folding import BLOCK
 from tests.rewriting.test_lifting import DENSE
@@ -54,7 +55,7 @@ def test_tf32_is_off_meanwhile_and_then_as_it_was(is_on, tf32):
 
 
 def test_disturbed_numbers_differ_by_a_last_bit_and_whole_ones_not_at_all():
-    value = np.random.default_rng(0).normal(size=(40, 50)).astype("float32")
+    value = normal(0, 40, 50)
     value[0] = 3
     changed = joining.disturbed(value)
     assert changed.dtype == np.float32
@@ -95,7 +96,7 @@ def _probes(proto, rewritten):
     versions = nodes.Versions(step, rewritten)
     found = set()
     for node in proto.node:
-        if node.op == "Placeholder" or not versions.has_both(node.name):
+        if node.op == "Placeholder" or node.name not in versions.common:
             continue
         exact = joint.graph.get_operation_by_name(f"{FLOAT32}/{node.name}")
         if versions.are_alike(exact, joint.graph.get_operation_by_name(f"{AMP}/{node.name}")):
@@ -126,7 +127,7 @@ def test_a_node_that_gives_other_values_since_it_was_moved_is_not_looked_at(text
     assert not found & moved
 
 
-VALUES = np.random.default_rng(0).normal(size=(16, 16)).astype("float32")
+VALUES = normal(0, 16, 16)
 
 
 def test_a_variable_among_the_arguments_stays_a_variable():

@@ -14,7 +14,7 @@ import amp_tf
 from amp_tf.config import AmpConfig
 from amp_tf.tools.comparing.pipeline import compare
 from amp_tf.tools.comparing.work import Work
-from tests.comparing.planted import PLANTED
+from tests.comparing.planted import PLANTED, normal
 from tests.truth.yardstick import distance
 
 _RNG = np.random.default_rng(0)
@@ -140,7 +140,7 @@ def test_the_planted_error_comes_first_and_the_line_mends_it(name, precision):
     assert mended.findings == ()
 
 
-_DENSE = np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32)
+_DENSE = normal(0, 16, 16)
 Run = Callable[..., dict[str, Any]]
 
 

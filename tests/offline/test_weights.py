@@ -200,6 +200,21 @@ def _answer_of_v1(folder, tag):
         return answer
 
 
+def _check_v1(folder, kept, use, *, is_resource=True):
+    """Saves what uses a weight in TensorFlow 1, converts it, and checks why the weight stays."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, (None, 8), name="x")
+        w = v1.get_variable("w", (8, 8), use_resource=is_resource)
+        y = tf.identity(use(w, x), name="y")
+        session.run(v1.global_variables_initializer())
+        v1.saved_model.simple_save(session, str(folder / "f32"), {"x": x}, {"y": y})
+    convert_saved_model(folder / "f32", folder / "converted", BFLOAT16)
+    report = convert_saved_model(folder / "f32", folder / "stored", BFLOAT16, weights="f16")
+    assert _kept(report.weights) == {"w": kept}
+    expected = _answer_of_v1(folder / "converted", "serve")
+    np.testing.assert_array_equal(_answer_of_v1(folder / "stored", "serve"), expected)
+
+
 def _product(w, x):
     return tf.matmul(x, w)
 
@@ -239,17 +254,7 @@ def test_what_else_uses_a_weight_keeps_it_in_float32(use, kept, tmp_path):
 def test_a_model_of_tensorflow_1_is_stored_if_its_variables_are_resources(
     is_resource, kept, tmp_path
 ):
-    with tf.Graph().as_default(), v1.Session() as session:
-        x = v1.placeholder(tf.float32, (None, 8), name="x")
-        w = v1.get_variable("w", (8, 8), use_resource=is_resource)
-        y = tf.exp(tf.matmul(x, w), name="y")
-        session.run(v1.global_variables_initializer())
-        v1.saved_model.simple_save(session, str(tmp_path / "f32"), {"x": x}, {"y": y})
-    convert_saved_model(tmp_path / "f32", tmp_path / "converted", BFLOAT16)
-    report = convert_saved_model(tmp_path / "f32", tmp_path / "stored", BFLOAT16, weights="f16")
-    assert _kept(report.weights) == {"w": kept}
-    expected = _answer_of_v1(tmp_path / "converted", "serve")
-    np.testing.assert_array_equal(_answer_of_v1(tmp_path / "stored", "serve"), expected)
+    _check_v1(tmp_path, kept, lambda w, x: tf.exp(tf.matmul(x, w)), is_resource=is_resource)
 
 
 @pytest.mark.parametrize("on", [_product, _exponential])
@@ -257,21 +262,12 @@ def test_a_model_of_tensorflow_1_is_stored_if_its_variables_are_resources(
 def test_both_branches_of_a_condition_of_tensorflow_1_read_a_weight_that_was_read_before(
     off, on, tmp_path
 ):
-    with tf.Graph().as_default(), v1.Session() as session:
-        x = v1.placeholder(tf.float32, (None, 8), name="x")
-        w = v1.get_variable("w", (8, 8), use_resource=True)
+    def choose(w, x):
         is_on = v1.placeholder_with_default(True, (), name="is_on")
         value_off, value_on = tf.raw_ops.Switch(data=w.read_value(), pred=is_on)
-        answers = [off(value_off, x), on(value_on, x)]
-        y = tf.identity(tf.raw_ops.Merge(inputs=answers)[0], name="y")
-        session.run(v1.global_variables_initializer())
-        v1.saved_model.simple_save(session, str(tmp_path / "f32"), {"x": x}, {"y": y})
-    convert_saved_model(tmp_path / "f32", tmp_path / "converted", BFLOAT16)
-    report = convert_saved_model(tmp_path / "f32", tmp_path / "stored", BFLOAT16, weights="f16")
-    kept = None if off is on is _product else Kept.READ
-    assert _kept(report.weights) == {"w": kept}
-    expected = _answer_of_v1(tmp_path / "converted", "serve")
-    np.testing.assert_array_equal(_answer_of_v1(tmp_path / "stored", "serve"), expected)
+        return tf.raw_ops.Merge(inputs=[off(value_off, x), on(value_on, x)])[0]
+
+    _check_v1(tmp_path, None if off is on is _product else Kept.READ, choose)
 
 
 @pytest.mark.parametrize(("use", "kept"), [(tf.matmul, None), (tf.add, Kept.READ)])

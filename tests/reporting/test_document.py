@@ -16,7 +16,7 @@ import amp_tf
 from amp_tf.errors import GraphError
 from amp_tf.oplists.cost_tables import SHIPPED
 from amp_tf.reporting import files
-from amp_tf.reporting.figures import NO_PRODUCTS, GraphFigures, Products, times_before_and_now
+from amp_tf.reporting.figures import NO_PRODUCTS, Products, times_before_and_now
 from amp_tf.reporting.reports import RewriteReport
 from tests.reporting.rendering import shown
 from tests.reporting.reported_graphs import BF16_CPU, reported, traced
@@ -207,9 +207,8 @@ def test_a_notebook_shows_the_one_number(report):
 
 def estimated(report):
     """The times of each node before and now, and the cost table."""
-    (graph,) = report.graphs
-    found = GraphFigures(graph)
-    before, now = times_before_and_now(found.basis, found.figures, found.is_f16)
+    (found,) = report.graphs
+    before, now = times_before_and_now(found)
     times = {}
     for node, name in enumerate(found.view.names):
         times[name] = (before[node], now[node])

@@ -298,12 +298,3 @@ def test_a_rule_that_matched_in_a_graph_that_is_not_kept_any_more_still_counts_a
         )
     assert len(ledger.of_process().graphs) == 1
     assert ledger.totals().unmatched == ("typo",)
-
-
-def test_a_pattern_of_a_scope_is_unmatched_if_it_matched_in_no_graph_that_has_the_scope(untouched):
-    ledger = Ledger()
-    for patterns in ({"a": False, "b": False}, {}, {"a": True}):
-        ledger.record(
-            RewriteReport((with_obstacles(untouched.graphs[0], patterns=patterns),)), way="grappler"
-        )
-    assert ledger.of_process().unmatched == ledger.totals().unmatched == ("b",)

@@ -43,7 +43,7 @@ def test_what_the_comparison_finds_is_kept_and_no_more(tmp_path):
     program = weak_at_e()
     found = tuned(program, tmp_path, progress=told.append)
     assert told[:2] == ["run 1 of at most 40: float32", ""]
-    assert "0 s a run, at most 0 s left" in told[-2]
+    assert re.search(r", \d+ s a run, at most \d+ s left$", told[-2])
     assert found.patterns == ("layer:m/e/dense$",)
     assert found.proof == "without any one of them it does not suffice"
     assert program.runs == found.runs <= 9
@@ -106,24 +106,6 @@ def test_an_interrupted_tuning_goes_on_where_it_was(tmp_path):
     assert program.runs == whole.runs
 
 
-def test_a_line_that_was_cut_off_or_damaged_is_a_run_that_was_not_made(tmp_path):
-    program = Weak(PATHS, ("m/e/dense/MatMul",))
-    first = tuned(program, tmp_path)
-    runs = tmp_path / "runs" / "runs.jsonl"
-    runs.write_bytes(b"null\n\xff\n" + runs.read_bytes().rstrip()[:-5])
-    again = tuned(program, tmp_path)
-    assert again.patterns == first.patterns
-    assert program.runs == first.runs + 1
-
-
-def test_the_runs_of_another_tuning_are_an_error(tmp_path):
-    first = Journal(tmp_path / "runs", {"command": ["a"], "most": 1})
-    first.add("float32/1", Outcome(GOOD))
-    del first
-    with pytest.raises(ConfigError, match=r"holds the runs of another tuning \(other command\)"):
-        Journal(tmp_path / "runs", {"command": ["b"], "most": 1})
-
-
 def test_the_runs_of_another_version_of_the_program_are_an_error(tmp_path):
     """What the program itself writes is no part of it."""
     script = tmp_path / "train.py"
@@ -166,7 +148,7 @@ def test_a_run_that_failed_in_the_search_is_not_kept_and_its_last_words_neither(
     program.run = failing
     with pytest.raises(AmpError, match=r"left no report \(the password is 1234\)"):
         tuned(program, tmp_path)
-    kept = (tmp_path / "runs" / "runs.jsonl").read_text()
+    kept = (tmp_path / "runs" / "tuning.json").read_text()
     assert "float32/2" in kept
     assert "1234" not in kept
     program.run = reporting_nothing

@@ -23,9 +23,11 @@ from amp_tf.oplists.cost_tables import (
     ProductCost,
 )
 from amp_tf.tools.calibrating import elements, products
-from amp_tf.tools.calibrating.elements import Op
+from amp_tf.tools.calibrating.elements import Op, Tensors
 from amp_tf.tools.calibrating.products import Shape
 
+Times = Sequence[float]
+_REPEATS = 3  # the least calls of a case
 _MOST_RUNS = 16  # in one call, because tracing takes time too
 _ELEMENTS = 16_000_000  # of all runs in one call, so that the tensors exceed the caches
 _LEAST_NS = 0.01  # for each element; a time must be positive
@@ -45,19 +47,11 @@ _CAST = "Cast to "
 _NOTHING = "Nothing of "
 
 
-def by_op(times: Mapping[products.Product, Pair]) -> Mapping[str, Mapping[products.Product, Pair]]:
-    """Groups the times of products by their row of the table."""
-    found: dict[str, dict[products.Product, Pair]] = {}
-    for product, pair in times.items():
-        found.setdefault(product.op, {})[product] = pair
-    return found
-
-
 @dataclasses.dataclass(frozen=True)
 class _Case:
     """Describes a case to time.
 
-    Its key is a product, or the name of an op and a shape. The time of one run is divided by
+    Its key is the name of an op with a product or a shape. The time of one run is divided by
     ``per``.
 
     For products the least time counts, which is the steadiest: in both types they are shared among
@@ -65,13 +59,12 @@ class _Case:
     needs the other thread to be awake, which it seldom is in a step.
     """
 
-    key: Any
-    name: str
-    run: Callable[..., Any]
-    inputs: Callable[[], Sequence[Any]]
+    key: tuple[str, Any]
+    run: Op
+    inputs: Callable[[], Tensors]
     runs: int
     per: float = 1.0
-    typical: Callable[[Sequence[float]], float] = statistics.median
+    typical: Callable[[Times], float] = statistics.median
 
 
 def measure(
@@ -85,38 +78,33 @@ def measure(
     before each case with its number, the number of cases, and its name.
     """
     begin = time.monotonic()
-    of_products: dict[products.Product, Pair] = {}
-    of_ops: dict[tuple[str, Shape], Pair] = {}
+    taken: dict[Any, Pair] = {}
     cases = list(_cases())
     options = tf.config.optimizer.get_experimental_options()
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     try:
         for number, case in enumerate(cases):
-            progress(number, len(cases), case.name)
+            progress(number, len(cases), case.key[0])
             now = time.monotonic()
             until = now + max(0.0, begin + seconds - now) / (len(cases) - number)
             float32, f16 = take_times(case.run, case.inputs(), case.runs, until)
             unit = _NS / case.per
-            pair = unit * case.typical(float32), unit * case.typical(f16)
-            if isinstance(case.key, products.Product):
-                of_products[case.key] = pair
-            else:
-                of_ops[case.key] = pair
+            taken[case.key] = (unit * case.typical(float32), unit * case.typical(f16))
     finally:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **options})
-    return _table(shipped, source, of_products, of_ops)
+    return _table(shipped, source, taken)
 
 
 def _cases() -> Iterator[_Case]:
     random = np.random.default_rng(0)
     for product in products.all_products():
 
-        def inputs(product: products.Product = product) -> Sequence[Any]:
+        def inputs(product: products.Product = product) -> Tensors:
             normal = functools.partial(random.standard_normal, dtype=np.float32)
             return list(map(tf.constant, map(normal, product.shapes)))
 
         run = run_many(product.run, product.runs)
-        yield _Case(product, product.op, run, inputs, product.runs, typical=min)
+        yield _Case((product.op, product), run, inputs, product.runs, typical=min)
     for shape in elements.SHAPES:
         data = elements.data_of(shape)
         all_stacks = {1}
@@ -135,7 +123,7 @@ def _first(*inputs: Any) -> Any:
     return inputs[0]
 
 
-def _element_case(name: str, op: Op, inputs: Sequence[Any], stacks: int, shape: Shape) -> _Case:
+def _element_case(name: str, op: Op, inputs: Tensors, stacks: int, shape: Shape) -> _Case:
     """Makes the case of an op on tensors of one shape.
 
     The last ``stacks`` inputs are other tensors in each run.
@@ -146,22 +134,22 @@ def _element_case(name: str, op: Op, inputs: Sequence[Any], stacks: int, shape: 
     size = float(math.prod(shape))
     runs = min(_MOST_RUNS, max(2, round(_ELEMENTS / size)))
 
-    def taken() -> Sequence[Any]:
+    def taken() -> Tensors:
         same = len(inputs) - stacks
         return [*inputs[:same], *(tf.repeat(tensor[None], runs, 0) for tensor in inputs[same:])]
 
-    return _Case((name, shape), name, run_many(op, runs, stacks), taken, runs, size)
+    return _Case((name, shape), run_many(op, runs, stacks), taken, runs, size)
 
 
-def _table(
-    shipped: CostTable,
-    source: str,
-    taken: Mapping[products.Product, Pair],
-    of_ops: Mapping[tuple[str, Shape], Pair],
-) -> CostTable:
+def _table(shipped: CostTable, source: str, taken: Mapping[Any, Pair]) -> CostTable:
+    """Makes the table of the times of all cases, by their keys."""
+    by_op: dict[str, dict[products.Product, Pair]] = {}
+    for (op, what), pair in taken.items():
+        if isinstance(what, products.Product):
+            by_op.setdefault(op, {})[what] = pair
     fitted = {}
-    for op, cases in by_op(taken).items():
-        work = [(case.computed, case.elements, case.results) for case in cases]
+    for op, cases in by_op.items():
+        work = [(case.operations, case.elements, case.results) for case in cases]
         name = op
         if name not in shipped.products:
             name = op.partition(",")[0]
@@ -170,7 +158,7 @@ def _table(
         in_float32, in_f16 = shipped.products[name]
         of_float32, of_f16 = zip(*cases.values(), strict=True)
         fitted[op] = fit(work, of_float32, in_float32), fit(work, of_f16, in_f16)
-    rows = _rows(of_ops)
+    rows = _rows(taken)
     # An unknown op is taken to move its tensors once, as a Mul does in float32; in 16 bit they are
     # half as large.
     *cached, (in_memory, _) = rows["Mul"]
@@ -183,8 +171,8 @@ def _table(
         """
         times = []
         for shape, count in zip(elements.SHAPES, counts, strict=True):
-            cast = of_ops[f"{_CAST}{kind.name}", shape][index]
-            none = of_ops[f"{_NOTHING}1", shape][index]
+            cast = taken[f"{_CAST}{kind.name}", shape][index]
+            none = taken[f"{_NOTHING}1", shape][index]
             times.append(max(cast - none - DISPATCH / count, _LEAST_NS))
         return tuple(times)
 
@@ -199,7 +187,7 @@ def _table(
     )
 
 
-def _rows(of_ops: Mapping[tuple[str, Shape], Pair]) -> dict[str, tuple[Pair, ...]]:
+def _rows(taken: Mapping[Any, Pair]) -> dict[str, tuple[Pair, ...]]:
     """Returns the time of ops for each element at each size.
 
     The overhead of calls and of stacks of inputs is subtracted.
@@ -207,19 +195,19 @@ def _rows(of_ops: Mapping[tuple[str, Shape], Pair]) -> dict[str, tuple[Pair, ...
     ops = elements.ops_on(elements.data_of(elements.SHAPES[0]))
     stacks = {name: len(inputs) - 1 for name, (_, inputs) in ops.items()}
 
-    def taken(name: str, shape: Shape) -> Pair:
-        calls = of_ops[f"{_NOTHING}{stacks[name]}", shape]
+    def own(name: str, shape: Shape) -> Pair:
+        calls = taken[f"{_NOTHING}{stacks[name]}", shape]
         forward = elements.MEASURED_WITH.get(name)
         before = (0.0, 0.0)
         if forward is not None:
-            before = taken(forward, shape)
-        own = np.subtract(of_ops[name, shape], calls) - before
-        in_float32, in_f16 = np.maximum(own, _LEAST_NS).tolist()
+            before = own(forward, shape)
+        times = np.subtract(taken[name, shape], calls) - before
+        in_float32, in_f16 = np.maximum(times, _LEAST_NS).tolist()
         return in_float32, in_f16
 
     rows = {}
     for name in stacks:
-        rows[name] = tuple(taken(name, shape) for shape in elements.SHAPES)
+        rows[name] = tuple(own(name, shape) for shape in elements.SHAPES)
     for name, kernel in elements.SAME_KERNEL.items():
         rows[name] = rows[kernel]
     return rows
@@ -244,15 +232,13 @@ def run_many(op: Op, runs: int, stacks: int = 0) -> Op:
     return run
 
 
-def take_times(
-    run: Op, inputs: Sequence[Any], runs: int, until: float, repeats: int = 3
-) -> tuple[Sequence[float], Sequence[float]]:
+def take_times(run: Op, inputs: Tensors, runs: int, until: float) -> tuple[Times, Times]:
     """Times runs of an op in float32 and in bfloat16.
 
     Returns seconds, a figure for each call of ``run``.
 
     ``run`` runs the op ``runs`` times. It is traced once for each type, and called at least
-    ``repeats`` times and until the time ``until`` of ``time.monotonic()``.
+    three times and until the time ``until`` of ``time.monotonic()``.
     """
     calls = []
     for dtype in TYPES:
@@ -261,7 +247,7 @@ def take_times(
         concrete(*cast)
         calls.append((concrete, cast))
     taken: tuple[list[float], list[float]] = ([], [])
-    while len(taken[0]) < repeats or time.monotonic() < until:
+    while len(taken[0]) < _REPEATS or time.monotonic() < until:
         for times, (concrete, cast) in zip(taken, calls, strict=True):
             begin = time.perf_counter()
             concrete(*cast)
@@ -270,7 +256,7 @@ def take_times(
 
 
 def fit(
-    work: Sequence[tuple[float, float, float]], times: Sequence[float], shipped: ProductCost
+    work: Sequence[tuple[float, float, float]], times: Times, shipped: ProductCost
 ) -> ProductCost:
     """Fits the cost of products in one type.
 
@@ -304,7 +290,7 @@ def fit(
     return ProductCost(1 / max(per_operation, _LEAST_OPERATION_NS), *others)
 
 
-def _least_squares(matrix: np.ndarray, wanted: np.ndarray) -> Sequence[float]:
+def _least_squares(matrix: np.ndarray, wanted: np.ndarray) -> Times:
     """Solves least squares without negative numbers.
 
     All subsets of columns are tried, and the best one is returned.

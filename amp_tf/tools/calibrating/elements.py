@@ -34,6 +34,7 @@ SHAPES = tuple(
     (BATCH, height, width, CHANNELS)
     for height, width in ((8, 8), (10, 12), (12, 16), (16, 16), (32, 32), (64, 64), (128, 128))
 )
+Tensors = Sequence[Any]
 Op = Callable[..., Any]
 _OF_ONE = """Abs BiasAddGrad Elu Erf Erfc Floor IsFinite LeakyRelu Log Log1p LogSoftmax Neg
     Reciprocal Relu Relu6 Rsqrt Selu Sigmoid Sign Softmax Softplus Softsign Sqrt Square Tanh
@@ -59,7 +60,7 @@ def raw_op(op: str, **given: Any) -> Op:
     return run
 
 
-def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
+def ops_on(data: Any) -> Mapping[str, tuple[Op, Tensors]]:
     """Returns the ops to measure, each with its arguments.
 
     Args:
@@ -90,20 +91,19 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
     masks = {"begin_mask": 13, "end_mask": 15}
     parts = {"partitions": tf.cast(rows % 2, tf.int32), "num_partitions": 2}
 
-    def pool_gradient(gradient: Any, x: Any) -> Any:
-        result = tf.raw_ops.MaxPool(input=x, **pool)
-        return tf.raw_ops.MaxPoolGrad(orig_input=x, orig_output=result, grad=gradient, **pool)
+    def of_pool(name: str, options: Mapping[str, Any]) -> Op:
+        def gradient(of_result: Any, x: Any) -> Any:
+            result = raw_op(name, **options)(x)
+            return raw_op(f"{name}Grad", **options)(x, result, of_result)
 
-    def cube_gradient(gradient: Any, x: Any) -> Any:
-        result = tf.raw_ops.MaxPool3D(input=x, **cube)
-        return tf.raw_ops.MaxPool3DGrad(orig_input=x, orig_output=result, grad=gradient, **cube)
+        return gradient
 
-    ops: dict[str, tuple[Op, Sequence[Any]]] = {
+    ops: dict[str, tuple[Op, Tensors]] = {
         "AddN": (lambda x, y: tf.add_n([x, y]), [data, data]),
         "ConcatV2": (lambda x: tf.concat([x, x], -1), [half]),
         "DynamicStitch": (lambda x: tf.dynamic_stitch([tf.range(len(rows))], [x]), [flat]),
-        "MaxPool3DGrad": (cube_gradient, [eighth, volume]),
-        "MaxPoolGrad": (pool_gradient, [quarter, data]),
+        "MaxPool3DGrad": (of_pool("MaxPool3D", cube), [eighth, volume]),
+        "MaxPoolGrad": (of_pool("MaxPool", pool), [quarter, data]),
         "Pack": (lambda x: tf.stack([x, x], 1), [half]),
         "Split": (lambda x: tf.split(x, 2, -1)[0], [data]),
         "StridedSlice": (lambda x: x[:, 1:], [data]),
@@ -113,7 +113,7 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
     if op_def_registry.get(SWISH) is not None:
         swish = functools.partial(op_def_library.apply_op, SWISH, name="swish")
         ops[SWISH] = (lambda x: swish(features=x), [data])
-    kinds: list[tuple[str, Sequence[Any], dict[str, Any]]] = [
+    kinds: list[tuple[str, Tensors, dict[str, Any]]] = [
         (_OF_ONE, [data], {}),
         (_OF_TWO, [data, data], {}),
         ("ArgMax", [data], {"dimension": -1}),
@@ -160,20 +160,16 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, Sequence[Any]]]:
 MEASURED_WITH = {op: forward for op, (forward, _) in PAIRED.items()}
 
 
-def _kernels(text: str) -> dict[str, str]:
-    return dict(pair.split("=") for pair in text.split())
-
-
-#: Ops that run the kernel of another op, or one that differs only in its comparison or value.
-SAME_KERNEL = {f"Add{BROADCAST}": f"AddV2{BROADCAST}"} | _kernels(
-    """ArgMin=ArgMax BatchToSpace=BatchToSpaceND BiasAddV1=BiasAdd Ceil=Floor Concat=ConcatV2
+_KERNELS = """ArgMin=ArgMax BatchToSpace=BatchToSpaceND BiasAddV1=BiasAdd Ceil=Floor Concat=ConcatV2
     Equal=Greater GreaterEqual=Greater Less=Greater LessEqual=Greater NotEqual=Greater
     Fill=ZerosLike FusedBatchNormGradV2=FusedBatchNormGradV3 FusedBatchNormV2=FusedBatchNormV3
     Gather=GatherV2 Inv=Reciprocal IsInf=IsFinite IsNan=IsFinite MaxPoolGradV2=MaxPoolGrad
     MaxPoolV2=MaxPool OnesLike=ZerosLike PadV2=Pad Reverse=ReverseV2 Round=Floor Select=SelectV2
     SpaceToBatch=SpaceToBatchND SplitV=Split TensorListConcat=ConcatV2
     TensorListConcatV2=ConcatV2 TensorListFromTensor=Unpack TensorListStack=Pack TopK=TopKV2"""
-)
+#: Ops that run the kernel of another op, or one that differs only in its comparison or value.
+SAME_KERNEL = dict(pair.split("=") for pair in _KERNELS.split())
+SAME_KERNEL[f"Add{BROADCAST}"] = f"AddV2{BROADCAST}"
 
 
 def data_of(shape: Sequence[int]) -> Any:

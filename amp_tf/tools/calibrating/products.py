@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -24,7 +24,7 @@ from amp_tf.oplists.cost_tables import (
     VECTOR_TAPS,
     padding_factor,
 )
-from amp_tf.tools.calibrating.elements import raw_op
+from amp_tf.tools.calibrating.elements import Op, raw_op
 
 Shape = tuple[int, ...]
 
@@ -33,30 +33,28 @@ Shape = tuple[int, ...]
 class Product:
     """Describes one product.
 
-    ``run`` takes tensors of these shapes. ``operations`` counts a multiplication and an addition as
-    two, ``elements`` all elements read and written, and ``results`` those written.
+    ``run`` takes tensors of these shapes. ``operations`` are those that the kernel computes, a
+    multiplication and an addition counted as two
+    (:func:`amp_tf.oplists.cost_tables.padding_factor`), and ``results`` the elements written.
 
-    ``op`` is the name of its row in the table. The kernel computes ``padding_factor`` times the
-    operations (:func:`amp_tf.oplists.cost_tables.padding_factor`).
+    ``op`` is the name of its row in the table.
     """
 
     op: str
     shapes: tuple[Shape, ...]
-    run: Callable[..., Any]
+    run: Op
     operations: float
-    elements: float
     results: float
-    padding_factor: float = 1.0
 
     @property
-    def computed(self) -> float:
-        """The operations that the kernel computes."""
-        return self.operations * self.padding_factor
+    def elements(self) -> float:
+        """All elements read and written."""
+        return sum(map(math.prod, self.shapes)) + self.results
 
     @property
     def runs(self) -> int:
         """How often to run it in one call, so that a call takes some milliseconds."""
-        return max(2, min(40, int(4e8 / (self.computed + 50 * self.elements))))
+        return max(2, min(40, int(4e8 / (self.operations + 50 * self.elements))))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,13 +193,11 @@ def _of_convolution(case: Convolution) -> Iterator[Product]:
     image = tuple(case.laid_out([case.batch, *case.sides, case.channels]))
     result = tuple(case.laid_out([case.batch, *small, case.out or case.channels]))
     operations = 2.0 * math.prod(result) * math.prod(case.taps) * inputs
-    elements = float(sum(map(math.prod, (image, kernel, result))))
 
     def product(op: str, *shapes: Shape, writes: Shape, **given: Any) -> Product:
-        more = padding_factor(op, kernel, case.variant)
+        computed = operations * padding_factor(op, kernel, case.variant)
         run = raw_op(op, **options, **given)
-        results = float(math.prod(writes))
-        return Product(op + case.variant, shapes, run, operations, elements, results, more)
+        return Product(op + case.variant, shapes, run, computed, float(math.prod(writes)))
 
     yield product(forward, image, kernel, writes=result)
     if case.out or case.stride == 1:
@@ -219,9 +215,7 @@ def _of_matrices(count: int, rows: int, inner: int, columns: int) -> Iterator[Pr
         stack = (count,)
     left = (*stack, rows, inner)
     right = (*stack, inner, columns)
-    elements = float(count * (rows * inner + inner * columns + rows * columns))
-    operations = 2.0 * count * rows * inner * columns
-    sizes = (operations, elements, float(count * rows * columns))
+    sizes = (2.0 * count * rows * inner * columns, float(count * rows * columns))
     yield Product(op, (left, right), tf.matmul, *sizes)
     turned = (*stack, columns, inner)
     run = functools.partial(tf.matmul, transpose_b=True)
@@ -235,9 +229,8 @@ def _of_equation(equation: str, *shapes: Shape) -> Product:
     given, result = equation.split("->")
     size_of = dict(zip(given.replace(",", ""), itertools.chain(*shapes), strict=True))
     results = float(math.prod(size_of[letter] for letter in result))
-    elements = sum(map(math.prod, shapes)) + results
     run = functools.partial(tf.einsum, equation)
-    return Product("Einsum", shapes, run, 2.0 * math.prod(size_of.values()), elements, results)
+    return Product("Einsum", shapes, run, 2.0 * math.prod(size_of.values()), results)
 
 
 def all_products() -> Iterator[Product]:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+Function = Callable[..., Any]
+Patch = tuple[Any, str, Function]  #: the owner of what is patched, its name, and ours
 Call = tuple[tuple[Any, ...], dict[str, Any]]  #: positional and named arguments
 
 
@@ -16,7 +18,7 @@ class Calls:
     """A function and its first calls, with copies of their tensors."""
 
     name: str  #: for people
-    function: Callable[..., Any]
+    function: Function
     jit_compile: Any  #: whether XLA compiles it, as TensorFlow's arguments of this name say
     most: int  #: calls that are kept
     kept: list[Call] = dataclasses.field(default_factory=list)

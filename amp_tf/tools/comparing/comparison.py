@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
+import shlex
+from collections.abc import Iterable
 
+from amp_tf.config import variable_of
 from amp_tf.graph.names import matcher
 from amp_tf.precision import Precision
+from amp_tf.reporting.files import AnyPath, Document, Row
 from amp_tf.reporting.text import plural
 from amp_tf.tools import keeping, some
-from amp_tf.tools.comparing.findings import Finding, keep_line
+from amp_tf.tools.comparing.findings import Finding
 from amp_tf.tools.comparing.nodes import NodeError
-from amp_tf.tools.comparing.verdicts import LIMIT, Output, Patterns, are_good, figure, roundoff
+from amp_tf.tools.comparing.verdicts import LIMIT, Output, are_good, figure, roundoff
+from amp_tf.tools.keeping import Patterns
 
 _SHOWN = 5
 
@@ -70,7 +72,9 @@ class Comparison:
 
         It is empty where none is needed, or where nothing fixes all outputs.
         """
-        return keep_line(self.patterns)
+        if not self.patterns:
+            return ""
+        return f"{variable_of('keep_float32')}={shlex.quote(','.join(self.patterns))}"
 
     @property
     def worth(self) -> str:
@@ -82,24 +86,21 @@ class Comparison:
             price += ", so that 16 bit gains nothing"
         return f"fixes all outputs; {price}"
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> Row:
         """The comparison as plain data, for another process of the same amp_tf."""
         return dataclasses.asdict(self) | {"precision": self.precision.value}
 
     @classmethod
-    def of_plain(cls, plain: Mapping[str, Any]) -> Comparison:
+    def of_plain(cls, plain: Document) -> Comparison:
         """Makes a comparison of what :meth:`to_plain` gave."""
-        parts = {
-            "precision": Precision(plain["precision"]),
-            "outputs": tuple(Output(**row) for row in plain["outputs"]),
-            "nodes": tuple(NodeError(**row) for row in plain["nodes"]),
-            "findings": tuple(Finding(**row) for row in plain["findings"]),
-            "patterns": tuple(plain["patterns"]),
-            "notes": tuple(plain["notes"]),
-        }
-        return cls(**{**plain, **parts})
+        parts = {**plain, "precision": Precision(plain["precision"])}
+        for field, kind in (("outputs", Output), ("nodes", NodeError), ("findings", Finding)):
+            parts[field] = tuple(kind(**row) for row in plain[field])
+        for field in ("patterns", "notes"):
+            parts[field] = tuple(plain[field])
+        return cls(**parts)
 
-    def write(self, path: str | Path) -> None:
+    def write(self, path: AnyPath) -> None:
         """Writes the patterns to a file, with comments on what was compared; see :attr:`mends`.
 
         Raises:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
-import shlex
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
@@ -34,19 +33,18 @@ from amp_tf.graph.names import (
 )
 from amp_tf.oplists.table import HANDING_ON
 from amp_tf.precision import Precision
-from amp_tf.reporting.figures import NO_PRODUCTS
+from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.tools import some
 from amp_tf.tools.comparing.nodes import NodeError
-from amp_tf.tools.comparing.verdicts import Output, Patterns, are_good, roundoff
-from amp_tf.tools.comparing.work import Work, Yardstick
-from amp_tf.tools.keeping import any_matcher, layer_pattern
+from amp_tf.tools.comparing.verdicts import Output, are_good, roundoff
+from amp_tf.tools.comparing.work import OutputMeasurement, Work, Yardstick
+from amp_tf.tools.keeping import Patterns, any_matcher, layer_pattern
 from amp_tf.tools.search import reduce
 
 OVERFLOW = "overflow"
 UNDERFLOW = "underflow"
 CANCELLATION = "cancellation"
 ROUNDING = "rounding"
-KEEP_VAR = "AMP_TF_KEEP_FLOAT32"
 UNDERFLOWN = 0.1  #: share of the numbers; fewer do no harm
 SUSPICIOUS = 4.0  #: times the roundoff; a product in a healthy model adds about one
 _MOST = 8  # suspects
@@ -118,13 +116,6 @@ def describe(node: NodeError, precision: Precision) -> Finding:
     )
 
 
-def keep_line(patterns: Patterns) -> str:
-    """The environment variable that keeps nodes in float32."""
-    if not patterns:
-        return ""
-    return f"{KEEP_VAR}={shlex.quote(','.join(patterns))}"
-
-
 class Search:
     """A search for patterns that fix all outputs, by runs of a step with more nodes in float32.
 
@@ -139,7 +130,7 @@ class Search:
         self._yardstick = yardstick
         self._followers = find_followers(work.flat.graph)  # what may be fused with each product
         self._watched = tuple(yardstick.numbers)
-        self._known: dict[Any, tuple[Sequence[Output], Sequence[int], float]] = {}
+        self._known: dict[Any, tuple[list[Output], OutputMeasurement]] = {}
 
     def suspects(self, nodes: Sequence[NodeError]) -> list[NodeError]:
         """Returns the nodes with larger local errors than products of a healthy model have.
@@ -202,16 +193,16 @@ class Search:
                 break
             if self._holds(patterns):
                 return causes
-            _, furthest, scale = self._run(patterns, self._watched)
-            rewritten = self._work.rewritten(self._config_with(patterns)).graph
-            nodes = self._work.measure_nodes(rewritten, furthest[0], scale)
+            _, measured = self._run(patterns, self._watched)
+            rewritten = self._rewritten(patterns).graph
+            nodes = self._work.measure_nodes(rewritten, measured.furthest()[0], measured.scale)
             more = self._patterns_of(self.suspects(nodes))
             if more.keys() <= causes.keys():
                 break
             for pattern, node in more.items():
                 causes.setdefault(pattern, node)
         everything: Causes = {}
-        for row in self._work.rewritten(self._config).report.nodes:
+        for row in self._rewritten(()).report.nodes:
             if row.precision.is_f16:
                 innermost = places_of(row.name)[-1:] or [pattern_for(row.name, {})]
                 everything[innermost[0]] = None
@@ -258,7 +249,7 @@ class Search:
         """
         is_kept = any_matcher(patterns)
         counts: collections.Counter[str] = collections.Counter()
-        for node in self._work.rewritten(self._config).report.nodes:
+        for node in self._rewritten(()).report.nodes:
             if node.precision.is_f16 and is_kept(node.name):
                 counts.update(places_of(node.name))
         # The sort is stable: of equals the outermost comes first.
@@ -269,9 +260,7 @@ class Search:
 
         If the work is not known, it is the share of their number.
         """
-        products = NO_PRODUCTS
-        for graph in self._work.rewritten(self._config_with(patterns)).report.graphs:
-            products = products.plus(graph.products)
+        products = self._rewritten(patterns).report.products
         if products.share is not None:
             return products.share
         return products.nodes[0] / max(products.nodes[-1], 1)
@@ -287,14 +276,17 @@ class Search:
         """
         if not self._is_right(patterns):
             return False
-        outputs, furthest, _ = self._run(patterns, tuple(range(len(self._work.flat.batches))))
+        outputs, measured = self._run(patterns, tuple(range(len(self._work.flat.batches))))
         if are_good(outputs):
             return True
-        for number in furthest:
+        for number in measured.furthest():
             if number not in self._watched:
                 self._watched += (number,)
                 break
         return False
+
+    def _rewritten(self, patterns: Patterns) -> RewriteResult:
+        return self._work.rewritten(self._config_with(patterns))
 
     def _config_with(self, patterns: Patterns) -> AmpConfig:
         kept = (*self._config.keep_float32, *patterns)
@@ -302,20 +294,19 @@ class Search:
 
     def _run(
         self, patterns: Patterns, numbers: Sequence[int]
-    ) -> tuple[Sequence[Output], Sequence[int], float]:
-        """Returns the outputs, the batches with the largest errors first, and the loss scale."""
+    ) -> tuple[list[Output], OutputMeasurement]:
+        """Returns the outputs, and the differences of which they were judged."""
         key = frozenset(patterns), tuple(sorted(numbers))
         if key not in self._known:
-            config = self._config_with(patterns)
             what = f"a trial with {', '.join(patterns)} in float32"
-            measured, scale = self._work.measure(self._work.rewritten(config).graph, what, numbers)
+            measured = self._work.measure(self._rewritten(patterns).graph, what, numbers)
             yardstick = self._yardstick
             # An infinity of the ideal program is that of a product that may be in float32 now.
             if any(one.nonfinite for one in yardstick.ideal):
-                ideal = self._work.measure_ideal(config, yardstick.numbers, scale).pooled()
-                yardstick = dataclasses.replace(yardstick, ideal=ideal)
-            outputs = self._work.judge(measured, yardstick)
-            self._known[key] = outputs, measured.furthest(), scale
+                config = self._config_with(patterns)
+                ideal = self._work.measure_ideal(config, yardstick.numbers, measured.scale)
+                yardstick = dataclasses.replace(yardstick, ideal=ideal.pooled())
+            self._known[key] = self._work.judge(measured, yardstick), measured
         return self._known[key]
 
 

@@ -47,6 +47,9 @@ _LEFT_OUT = (  # fields of RewriterConfig
     *(f"auto_mixed_precision{device}" for device in ("", "_cpu", "_mkl", "_onednn_bfloat16")),
 )
 _SEEDS = ("seed", "seed2")
+Names = tuple[str, ...]  #: of nodes or tensors
+Batch = tuple[np.ndarray, ...]  #: what to feed for each argument
+Titles = Sequence[tuple[str, str]]  #: kind and name of each output
 _Thing = TypeVar("_Thing", bound=Hashable)
 
 
@@ -66,15 +69,15 @@ class FlatStep:
 
     graph: Any  #: the GraphDef
     #: what to feed for its arguments, a row a batch; the loss scale is not among them
-    batches: tuple[tuple[np.ndarray, ...], ...]
-    feeds: tuple[str, ...]  #: the placeholders of the arguments, in order
+    batches: tuple[Batch, ...]
+    feeds: Names  #: the placeholders of the arguments, in order
     captures: Mapping[str, np.ndarray]  #: placeholders of captured tensors, and their values
     #: placeholders of variables' handles, or the variables' nodes
     variables: Mapping[str, Variable]
-    results: tuple[str, ...]  #: names of the tensors that the step returns
+    results: Names  #: names of the tensors that the step returns
     #: for each floating-point result its kind, its name for people, and its tensor's name
     outputs: tuple[tuple[str, str, str], ...]
-    effects: tuple[str, ...]  #: names of the nodes that must run too, such as updates of variables
+    effects: Names  #: names of the nodes that must run too, such as updates of variables
     #: whether it, or parts of it, are for XLA; then it is not optimized by TensorFlow before
     is_compiled: bool
     #: whether gradients are computed from the loss times a scale, and unscaled
@@ -82,12 +85,6 @@ class FlatStep:
     shapes: Shapes = NO_SHAPES  #: the static shapes of its tensors
     #: the ``DataType`` numbers of its results, if it is a function of the program's; else empty
     returns: tuple[int, ...] = ()
-
-    @property
-    def ends(self) -> tuple[str, ...]:
-        """The nodes that a rewrite must leave unchanged."""
-        results = map(node_of, self.results)
-        return (*self.feeds, *self.captures, *self.variables, *results, *self.effects)
 
     def rewritten(self, config: AmpConfig, hardware: Hardware | None) -> RewriteResult:
         """The step as amp_tf rewrites it.
@@ -104,28 +101,29 @@ class FlatStep:
         if self.returns:
             arguments = [*self.feeds, *self.captures, *self.variables]
         numbers = {name: number for number, name in enumerate(arguments)}
-        given: dict[str, Any] = {}
         for node in shown.node:
             if node.name in numbers:
-                given[node.name] = copy.deepcopy(node)
                 _make(node, ARG_OP, node.attr["dtype"].type, numbers[node.name])
                 if node.name in self.feeds:
                     node.attr[USER_NAME].s = node.name.encode()
         for number, (name, data_type) in enumerate(zip(self.results, self.returns, strict=False)):
             added = shown.node.add(name=f"{OWN_SCOPE}/{number}", input=[name])
             _make(added, RETVAL_OP, data_type, number)
-        result = rewrite(shown, config, preserve=self.ends, hardware=hardware, shapes=self.shapes)
+        results = map(node_of, self.results)
+        ends = [*self.feeds, *self.captures, *self.variables, *results, *self.effects]
+        result = rewrite(shown, config, preserve=ends, hardware=hardware, shapes=self.shapes)
         graph = graph_pb2.GraphDef(library=result.graph.library, versions=result.graph.versions)
+        graph.node.extend(node for node in self.graph.node if node.name in numbers)
         for node in result.graph.node:
-            if node.op != RETVAL_OP:
-                graph.node.append(given.get(node.name, node))
+            if node.op != RETVAL_OP and node.name not in numbers:
+                graph.node.append(node)
         return dataclasses.replace(result, graph=graph)
 
 
 def flatten(
     function: Any,
-    names: Sequence[tuple[str, str]],
-    batches: tuple[tuple[np.ndarray, ...], ...],
+    names: Titles,
+    batches: tuple[Batch, ...],
     *,
     is_scaled: bool,
     is_compiled: bool,

@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from amp_tf.errors import GraphError
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.reporting.text import plural
-from amp_tf.tools.comparing.calls import Call, Calls, Repeated
+from amp_tf.tools.comparing.calls import Call, Calls, Function, Patch, Repeated
 from amp_tf.tools.comparing.flattening import every_node
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class Functions:
         """The calls of functions that do not train."""
         return [calls for calls in self._calls.values() if calls is not None]
 
-    def patches(self) -> list[tuple[Any, str, Any]]:
+    def patches(self) -> list[Patch]:
         """Returns the patches that watch calls and gradients."""
         from tensorflow.python.eager import backprop
         from tensorflow.python.eager.polymorphic_function import polymorphic_function
@@ -103,7 +102,7 @@ class Functions:
                 if (forward := self._calls[function]) is not None:
                     forward.keep(*args, **kwargs)
 
-    def _calls_of(self, function: Any, inner: Callable[..., Any] | None = None) -> Calls:
+    def _calls_of(self, function: Any, inner: Function | None = None) -> Calls:
         python = function.python_function
         name = str(getattr(python, "__name__", "function"))
         most = self._training.request.steps
@@ -118,9 +117,11 @@ class Functions:
             for given in elements(call, calls.most):
                 calls.keep(*given[0], **given[1])
             if not calls.kept:
-                what = "a dataset that the function gets is empty"
-                fix = "Look at the data before they are handed over, with next(iter(dataset))"
-                raise GraphError(what, where=calls.name, fix=fix)
+                raise GraphError(
+                    "a dataset that the function gets is empty",
+                    where=calls.name,
+                    fix="Look at the data before they are handed over, with next(iter(dataset))",
+                )
             self._compare(calls, "one element of its data a run")
 
     def _compare(self, calls: Calls, how: str) -> None:
@@ -153,7 +154,7 @@ class Functions:
         return result
 
 
-def with_streams(function: Callable[..., Any], call: Call) -> Callable[..., Any]:
+def with_streams(function: Function, call: Call) -> Function:
     """Returns a function that takes elements in place of the datasets and iterators of a call."""
     import tensorflow as tf
 
@@ -198,7 +199,10 @@ def _is_stream(value: Any) -> bool:
 
 def has_product(function: Any) -> bool:
     """Tells whether a ``tf.function`` computes matmuls or convolutions, as far as it is traced."""
-    for concrete in function._list_all_concrete_functions():
-        if any(node.op in PRODUCTS for node in every_node(concrete.graph.as_graph_def())):
-            return True
-    return False
+    traced = function._list_all_concrete_functions()
+    return any(computes_product(concrete.graph.as_graph_def()) for concrete in traced)
+
+
+def computes_product(graph: Any) -> bool:
+    """Tells whether a GraphDef, or a function of it, computes matmuls or convolutions."""
+    return any(node.op in PRODUCTS for node in every_node(graph))

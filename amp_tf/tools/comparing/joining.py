@@ -11,7 +11,7 @@ so that only one has its tensors in memory; only the outputs of float32 are kept
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from amp_tf.tools.comparing.flattening import (
     OWN_SCOPE,
     UPDATE,
     FlatStep,
+    Titles,
     Variable,
     keeps_state,
     node_of,
@@ -38,11 +39,16 @@ _CHANGES = np.array([1 - 2.0**-23, 1 + 2.0**-23], np.float32)  #: change a last 
 class _Held:
     """A variable of the step in a joint graph; each side has its own."""
 
-    value: np.ndarray  #: its initial value
+    variable: Variable  #: with its initial value
     start: Any  #: the placeholder of that value
-    places: Mapping[str, Any]  #: by side, its handle; for TF1's the variable itself
-    reads: Mapping[str, Any]  #: by side, its present value
-    resets: Sequence[Any]  #: the operations that set it
+    made: Mapping[str, Any]  #: by side, the variable of the graph
+
+    def place(self, side: str) -> Any:
+        """Returns the handle of the variable of a side; for TF1's the variable itself."""
+        made = self.made[side]
+        if self.variable.is_reference:
+            return made._ref()
+        return made.handle
 
 
 class JointGraph:
@@ -80,7 +86,7 @@ class JointGraph:
 
         given = dict(self._inputs)
         for node, held in self._variables.items():
-            given[node] = held.places[side]
+            given[node] = held.place(side)
         copy = _separate(graph, side, given)
         self._keeps_state |= keeps_state(copy)
         inputs = {f"{name}:0": tensor for name, tensor in given.items()}
@@ -101,7 +107,7 @@ class JointGraph:
         if node in self._inputs:
             return self._inputs[node]
         if node in self._variables:
-            return self._variables[node].places[side]
+            return self._variables[node].place(side)
         return self.graph.get_tensor_by_name(f"{side}/{node}:{port or '0'}")
 
     def fetch(
@@ -142,9 +148,11 @@ class JointGraph:
             feed = self._feed(number, scale, is_disturbed)
             return self._session.run((wanted, effects), feed)[0]
         except tf.errors.OpError as error:
-            what = f"a batch cannot be run ({_why(error.message)})"
-            fix = "Call the step with this batch, in float32, to see whether it runs at all"
-            raise GraphError(what, where="compare(batches)", fix=fix) from error
+            raise GraphError(
+                f"a batch cannot be run ({_why(error.message)})",
+                where="compare(batches)",
+                fix="Call the step with this batch, in float32, to see whether it runs at all",
+            ) from error
 
     def _feed(self, number: int, scale: float, is_disturbed: bool) -> dict[Any, Any]:
         """Returns what to feed for a batch."""
@@ -167,13 +175,13 @@ class JointGraph:
         resets: list[Any] = []
         values = {}
         for held in self._variables.values():
-            places = {place.op for place in held.places.values()}
+            places = {held.place(side).op for side in held.made}
             if needed is not None and needed.isdisjoint(places):
                 continue
-            resets += held.resets
-            values[held.start] = held.value
+            resets += [made.initializer for made in held.made.values()]
+            values[held.start] = held.variable.value
             if is_disturbed:
-                values[held.start] = disturbed(held.value)
+                values[held.start] = disturbed(held.variable.value)
         self._session.run(resets, values)
 
     def _operations_behind(self, wanted: Any) -> set[Any]:
@@ -184,10 +192,6 @@ class JointGraph:
             return [*map(_operation, operation.inputs), *operation.control_inputs]
 
         return set(reached(map(_operation, tf.nest.flatten(wanted)), sources))
-
-    def read(self, wanted: Any) -> Any:
-        """Fetches tensors that depend on variables only, such as their values after a batch."""
-        return self._session.run(wanted)
 
 
 def _operation(tensor: Any) -> Any:
@@ -200,24 +204,16 @@ def _hold(variable: Variable, name: str, sides: Iterable[str]) -> _Held:
 
     dtype = tf.as_dtype(variable.data_type)
     start = tf.compat.v1.placeholder(dtype, variable.value.shape)
-    places = {}
-    reads = {}
-    resets = []
+    made = {}
     for side in sides:
-        made = tf.compat.v1.Variable(
+        made[side] = tf.compat.v1.Variable(
             start,
             trainable=False,
             collections=[],
             name=f"{side}/{name}",
             use_resource=not variable.is_reference,
         )
-        if variable.is_reference:
-            places[side] = made._ref()
-        else:
-            places[side] = made.handle
-        reads[side] = made.value()
-        resets.append(made.initializer)
-    return _Held(variable.value, start, places, reads, resets)
+    return _Held(variable, start, made)
 
 
 def _plain() -> Any:
@@ -336,7 +332,7 @@ def disturbed(value: np.ndarray) -> np.ndarray:
     return np.asarray(changed)
 
 
-def output_names(flat: FlatStep) -> list[tuple[str, str]]:
+def output_names(flat: FlatStep) -> Titles:
     """Returns kind and name of each floating-point output.
 
     Outputs are results, and variables that the step writes. Variables that have one name, such as
@@ -371,7 +367,7 @@ class RunnableStep(JointGraph):
                     operation = self.graph.get_operation_by_name(f"{FLOAT32}/{name}")
                     self._changes[node] = tf.cast(operation.inputs[place], tf.float32)
                 else:
-                    self._after[node] = self._variables[node].reads[FLOAT32]
+                    self._after[node] = self._variables[node].made[FLOAT32].value()
 
     def run(self, number: int, scale: float, *, is_disturbed: bool = False) -> list[np.ndarray]:
         """Returns the outputs, in the order of :func:`output_names`.
@@ -381,7 +377,7 @@ class RunnableStep(JointGraph):
         results, changes = self.fetch(
             (self._results, self._changes), number, scale, is_disturbed=is_disturbed
         )
-        for node, value in self.read(self._after).items():
+        for node, value in self._session.run(self._after).items():
             before = self._flat.variables[node].value
             if is_disturbed:
                 before = disturbed(before)

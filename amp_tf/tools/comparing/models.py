@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from amp_tf.tools.comparing.calls import Calls
+from amp_tf.tools.comparing.calls import Calls, Function, Patch
 
 if TYPE_CHECKING:
     from amp_tf.tools.comparing.training import Training
@@ -38,7 +38,7 @@ class Models:
         self._training = training
         self.forward: list[Calls] = []  #: the first calls of each test and predict function
 
-    def patches(self, library: str) -> list[tuple[Any, str, Callable[..., Any]]]:
+    def patches(self, library: str) -> list[Patch]:
         """Returns the patches of ``"keras"`` or ``"tf_keras"`` that watch models and scalers."""
         patches = [_patch(library, kind, self._watch) for kind in _KINDS]
         module = sys.modules[library]
@@ -68,7 +68,7 @@ class Models:
         self.forward.append(calls)
         return _WatchedForward(function, model, calls)
 
-    def _calls(self, model: Any, step: Callable[..., Any], owner: Any) -> Calls:
+    def _calls(self, model: Any, step: Function, owner: Any) -> Calls:
         import tensorflow as tf
 
         if owner.__module__.startswith("keras"):
@@ -109,9 +109,7 @@ class Models:
                 self._training.compare(subject, batches, (*notes, _ONE_REPLICA))
 
 
-def _patch(
-    library: str, kind: str, watch: Callable[[str, Any, Any], Any]
-) -> tuple[Any, str, Callable[..., Any]]:
+def _patch(library: str, kind: str, watch: Callable[[str, Any, Any], Any]) -> Patch:
     """Returns the patch that wraps the functions which models make from now on.
 
     Args:

@@ -25,7 +25,7 @@ from amp_tf.graph.attributes import ROUNDED_ATTR
 from amp_tf.oplists.table import RESHAPING, WAYS_OUT
 from amp_tf.precision import Precision
 from amp_tf.tools.comparing import verdicts
-from amp_tf.tools.comparing.flattening import OWN_SCOPE, FlatStep, node_of
+from amp_tf.tools.comparing.flattening import OWN_SCOPE, FlatStep, Names, node_of
 from amp_tf.tools.comparing.joining import AMP, FLOAT32, JointGraph
 from amp_tf.tools.comparing.verdicts import Statistics
 from amp_tf.tools.progress import Progress
@@ -41,7 +41,7 @@ class NodeError:
     name: str  #: the node's
     op: str  #: the node's
     is_f16: bool  #: whether its result is 16 bit
-    rounded: tuple[str, ...]  #: the sources of its 16-bit inputs
+    rounded: Names  #: the sources of its 16-bit inputs
     #: relative L2 error of its result in the run; infinite where it is not finite and float32 is
     accumulated: float
     #: the error of its op alone in 16 bit, on exact inputs; ``None`` where the op reads no 16 bit
@@ -64,7 +64,7 @@ class Probe:
     name: str  #: the node
     op: str
     is_f16: bool  #: whether its result is 16 bit
-    rounded: tuple[str, ...]  #: the sources of its 16-bit inputs
+    rounded: Names  #: the sources of its 16-bit inputs
     truth: Any  #: its result in float32
     results: tuple[Any, ...]  #: under amp_tf; then in 16 bit on exact inputs, if it can run again
     inputs: tuple[Any, ...]  #: its inputs in float32
@@ -79,12 +79,12 @@ def probe(step: FlatStep, rewritten: Any, graph: Any) -> Iterator[Probe]:
     versions = Versions(step, rewritten)
     ends = set(map(node_of, step.results))
     for name in nodes_run_once(step.graph):
-        if name in ends or name.startswith(f"{OWN_SCOPE}/") or not versions.has_both(name):
+        if name in ends or name.startswith(f"{OWN_SCOPE}/") or name not in versions.common:
             continue
         exact = graph.get_operation_by_name(f"{FLOAT32}/{name}")
         op = graph.get_operation_by_name(f"{AMP}/{name}")
         if _has_float32_result(exact) and versions.are_alike(exact, op):
-            found = versions.probe(name, exact, op, graph)
+            found = versions.probe(exact, op)
             if found is not None:
                 yield found
 
@@ -104,16 +104,12 @@ class Versions:
         import tensorflow as tf
 
         self._before = {node.name for node in step.graph.node}
-        self._after = {node.name for node in rewritten.node}
+        self.common = self._before.intersection(node.name for node in rewritten.node)
         # The types to which operands and results of products in float32 are rounded.
         self._rounded_to: dict[str, Any] = {}
         for node in rewritten.node:
             if ROUNDED_ATTR in node.attr:
                 self._rounded_to[node.name] = tf.as_dtype(node.attr[ROUNDED_ATTR].type)
-
-    def has_both(self, name: str) -> bool:
-        """Tells whether both versions have a node."""
-        return name in self._before and name in self._after
 
     def are_alike(self, exact: Any, op: Any) -> bool:
         """Tells whether two ops compute the same; folding and lifting may give one other values."""
@@ -122,10 +118,11 @@ class Versions:
         pairs = zip(exact.inputs, op.inputs, strict=True)
         return all(self._origin(one) == self._origin(other) for one, other in pairs)
 
-    def probe(self, name: str, exact: Any, op: Any, graph: Any) -> Probe | None:
+    def probe(self, exact: Any, op: Any) -> Probe | None:
         """Returns what to measure at a node; ``None`` where nothing of it is 16 bit."""
         import tensorflow as tf
 
+        name = _name(op.name)
         sources = list(map(self._source, op.inputs))
         rounded = [_name(source.op.name) for source in sources if self._is_f16(source)]
         is_f16 = self._is_f16(op.outputs[0])
@@ -136,8 +133,8 @@ class Versions:
         if not op.type.endswith(tuple(WAYS_OUT)):
             inputs = tuple(tensor for tensor in exact.inputs if tensor.dtype.is_floating)
             if _can_run_again(op):
-                results.append(_run_again(name, exact, op, sources, graph))
-        with graph.as_default():
+                results.append(_run_again(exact, op, sources))
+        with op.graph.as_default():
             own_type = self._rounded_to.get(name, op.outputs[0].dtype)
             results = [tf.cast(result, own_type) for result in results]
         return Probe(
@@ -185,11 +182,11 @@ def _can_run_again(op: Any) -> bool:
     return True
 
 
-def _run_again(name: str, exact: Any, op: Any, sources: Sequence[Any], graph: Any) -> Any:
+def _run_again(exact: Any, op: Any, sources: Sequence[Any]) -> Any:
     """Runs the op a second time, in the rewritten types, on float32's values."""
     import tensorflow as tf
 
-    with graph.as_default():
+    with op.graph.as_default():
         inputs = []
         for truth, tensor, source in zip(exact.inputs, op.inputs, sources, strict=True):
             value = truth
@@ -200,7 +197,8 @@ def _run_again(name: str, exact: Any, op: Any, sources: Sequence[Any], graph: An
         given = op.node_def.attr  # parsed at each access
         attributes = {key: given[key] for key in given if not key.startswith("_")}
         types = [tensor.dtype for tensor in op.outputs]
-        again = graph.create_op(op.type, inputs, types, name=f"local/{name}", attrs=attributes)
+        name = f"local/{_name(op.name)}"
+        again = op.graph.create_op(op.type, inputs, types, name=name, attrs=attributes)
     return again.outputs[0]
 
 
@@ -261,9 +259,7 @@ def _error(each: Probe, rows: Mapping[str, np.ndarray], precision: Precision) ->
     own = rows[each.truth.name]
     run = Statistics.of(own[:1])
     alone = Statistics.of(own[-1:])  # the same where its op cannot run again
-    largest_input = 0.0
-    for tensor in each.inputs:
-        largest_input = max(largest_input, float(rows[tensor.name][0][verdicts.LARGEST]))
+    inputs = [Statistics.of(rows[tensor.name]).largest for tensor in each.inputs]
     local = None
     if len(own) > 1:
         local = alone.distance
@@ -279,7 +275,7 @@ def _error(each: Probe, rows: Mapping[str, np.ndarray], precision: Precision) ->
         nonfinite_alone=alone.nonfinite,
         underflow=alone.underflow,
         largest=run.largest,
-        largest_input=largest_input,
+        largest_input=max(inputs, default=0.0),
     )
 
 

@@ -18,12 +18,12 @@ from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
 from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.tools.comparing.comparison import Comparison
-from amp_tf.tools.comparing.findings import Search, describe
+from amp_tf.tools.comparing.findings import Finding, Search, describe
 from amp_tf.tools.comparing.flattening import FlatStep
 from amp_tf.tools.comparing.joining import output_names
 from amp_tf.tools.comparing.nodes import NodeError
 from amp_tf.tools.comparing.steps import check_settings, flat_step, name_of
-from amp_tf.tools.comparing.verdicts import Patterns, are_good
+from amp_tf.tools.comparing.verdicts import are_good
 from amp_tf.tools.comparing.work import OutputMeasurement, Work, reference_conditions
 from amp_tf.tools.progress import Progress, silent
 
@@ -98,50 +98,54 @@ def compare(
 
 def _compare(name: str, work: Work, config: AmpConfig, result: RewriteResult) -> Comparison:
     precision = work.precision
-    measured, scale = work.measure(result.graph, f"float32 and {precision.value}", is_first=True)
+    measured = work.measure(result.graph, f"float32 and {precision.value}", is_first=True)
     if not any(one.largest or one.error or one.nonfinite for one in measured.pooled()):
         raise GraphError(
             "in float32 all outputs are empty, zero, inf or nan, so there is nothing to compare",
             where="compare(batches)",
             fix="Pass batches with examples of which the step makes finite numbers other than zero",
         )
-    yardstick = work.yardstick(measured, config, scale)
+    yardstick = work.yardstick(measured, config)
     outputs = work.judge(measured, yardstick)
     if not are_good(outputs):
-        yardstick = work.in_any_batch(yardstick, config, scale)
+        yardstick = work.in_any_batch(yardstick, config, measured.scale)
         outputs = work.judge(measured, yardstick)
-    nodes = work.measure_nodes(result.graph, yardstick.numbers[0], scale)
-    found = Comparison(
+    nodes = work.measure_nodes(result.graph, yardstick.numbers[0], measured.scale)
+    products = result.report.products.nodes[0]
+    patterns = tuple(config.keep_float32)
+    findings: list[Finding] = []
+    products_kept = 0
+    is_cut = False
+    if not are_good(outputs):
+        search = Search(work, config, yardstick)
+        causes = search.suspects(nodes)
+        patterns = ()
+        try:
+            needed, patterns = search.find(causes)
+            causes = needed or causes
+        except KeyboardInterrupt:
+            is_cut = True
+        findings = [describe(node, precision) for node in causes]
+        if patterns:
+            patterns = (*config.keep_float32, *patterns)  # the line replaces the present setting
+            fixed = work.rewritten(dataclasses.replace(config, keep_float32=patterns))
+            products_kept = products - fixed.report.products.nodes[0]
+    return Comparison(
         name,
         precision,
         batches=len(measured.rows),
-        loss_scale=scale,
+        loss_scale=measured.scale,
         converted=result.report.converted,
         total=result.report.total,
         outputs=tuple(outputs),
         nodes=tuple(nodes),
-        products=_products(result),
+        findings=tuple(findings),
+        patterns=patterns,
+        products=products,
+        products_kept=products_kept,
+        is_cut=is_cut,
         notes=tuple(_notes(work, measured, result, nodes)),
     )
-    if found.is_healthy:
-        return dataclasses.replace(found, patterns=tuple(config.keep_float32))
-    search = Search(work, config, yardstick)
-    causes = search.suspects(nodes)
-    patterns: Patterns = ()
-    is_cut = False
-    try:
-        needed, patterns = search.find(causes)
-        causes = needed or causes
-    except KeyboardInterrupt:
-        is_cut = True
-    findings = tuple(describe(node, precision) for node in causes)
-    found = dataclasses.replace(found, findings=findings, is_cut=is_cut)
-    if not patterns:
-        return found
-    kept = (*config.keep_float32, *patterns)  # the line replaces the present setting
-    fixed = work.rewritten(dataclasses.replace(config, keep_float32=kept))
-    products_kept = found.products - _products(fixed)
-    return dataclasses.replace(found, patterns=kept, products_kept=products_kept)
 
 
 def _rewritten(name: str, flat: FlatStep, config: AmpConfig, hardware: Hardware) -> RewriteResult:
@@ -166,24 +170,15 @@ def _rewritten(name: str, flat: FlatStep, config: AmpConfig, hardware: Hardware)
     return result
 
 
-def _products(result: RewriteResult) -> int:
-    """The number of products in 16 bit."""
-    return sum(graph.products.nodes[0] for graph in result.report.graphs)
-
-
 def _notes(
     work: Work, measured: OutputMeasurement, result: RewriteResult, nodes: Sequence[NodeError]
 ) -> Iterator[str]:
-    nonfinite = 0.0
-    nonfinite_truth = 0.0
-    for statistics in measured.pooled():
-        nonfinite += statistics.nonfinite
-        nonfinite_truth += statistics.nonfinite_truth
-    if not nonfinite:
+    statistics = measured.pooled()
+    if not any(one.nonfinite for one in statistics):
         yield from _hidden_infinity(nodes, work.precision)
     if work.flat.is_compiled:
         yield "functions for XLA (jit_compile) were run without it, which rounds more often"
-    if nonfinite_truth:
+    if any(one.nonfinite_truth for one in statistics):
         yield "some outputs are inf or nan in float32 already; those numbers are left out"
     if result.report.unmatched:
         names = (node.name for node in result.report.nodes)

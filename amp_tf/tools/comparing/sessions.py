@@ -22,10 +22,13 @@ from amp_tf.hooks import state
 from amp_tf.oplists.table import DATA_SOURCES, READ_OPS, REFERENCE_VARIABLES, VARIABLE_HANDLES
 from amp_tf.reporting.text import plural
 from amp_tf.tools.comparing import flattening
-from amp_tf.tools.comparing.flattening import OWN_SCOPE, RESULT, FlatStep, node_of, reached
+from amp_tf.tools.comparing.calls import Patch
+from amp_tf.tools.comparing.flattening import OWN_SCOPE, RESULT, Batch, FlatStep, node_of, reached
 
 if TYPE_CHECKING:
     from amp_tf.tools.comparing.training import Training
+
+Tensors = Sequence[Any]  #: tensors, or operations
 
 
 @dataclasses.dataclass
@@ -33,13 +36,13 @@ class SessionRuns:
     """Runs of one session that have the same fetches and are fed the same tensors."""
 
     session: Any  #: which ran them
-    fetches: Sequence[Any]  #: the tensors fetched
-    targets: Sequence[Any]  #: the operations run
-    fed: Sequence[Any]  #: the tensors that the program fed
-    given: Sequence[Any]  #: the outputs of data sources
-    needed: Sequence[Any]  #: the operations that they need
+    fetches: Tensors  #: the tensors fetched
+    targets: Tensors  #: the operations run
+    fed: Tensors  #: the tensors that the program fed
+    given: Tensors  #: the outputs of data sources
+    needed: Tensors  #: the operations that they need
     #: for each run the values of ``fed`` and ``given``
-    batches: list[tuple[np.ndarray, ...]] = dataclasses.field(default_factory=list)
+    batches: list[Batch] = dataclasses.field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -47,7 +50,7 @@ class SessionRuns:
         operations = [*self.targets, *(tensor.op for tensor in self.fetches)]
         return str(operations[0].name)
 
-    def flat_step(self, batches: Iterable[Sequence[np.ndarray]]) -> FlatStep:
+    def flat_step(self, batches: Iterable[Batch]) -> FlatStep:
         """Returns the step as a flat graph, with the variables' present values.
 
         Raises a GraphError if a variable has none.
@@ -66,13 +69,13 @@ class SessionRuns:
                 outputs.append((RESULT, tensor.name, result))
         targets = tuple(operation.name for operation in self.targets)
         ends = [*results, *feeds.values(), *targets]
-        graph = _extracted(graph, map(node_of, ends))
+        graph = extracted(graph, map(node_of, ends))
         variables = self._variables(graph)
         options = self.session._config.graph_options.rewrite_options
         flat, shapes, is_compiled = flattening.flatten_graph(graph, [*ends, *variables], options)
         return FlatStep(
             graph=flat,
-            batches=tuple(map(tuple, batches)),
+            batches=tuple(batches),
             feeds=tuple(feeds.values()),
             captures={},
             variables=variables,
@@ -140,7 +143,7 @@ class SessionRuns:
         return variables
 
 
-def _extracted(graph: Any, ends: Iterable[str]) -> Any:
+def extracted(graph: Any, ends: Iterable[str]) -> Any:
     """Returns the part of a GraphDef that some nodes need."""
     import tensorflow as tf
 
@@ -166,7 +169,7 @@ class Sessions:
         # The names of the operations that compute gradients, by graph.
         self._gradients: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 
-    def patches(self) -> list[tuple[Any, str, Any]]:
+    def patches(self) -> list[Patch]:
         """Returns the patches that watch sessions."""
         from tensorflow.python.client import session
 
@@ -200,9 +203,11 @@ class Sessions:
         if not self._training.claim():
             return
         if runs.session.sess_str:
-            fix = "Train in one process, without a target"
-            where = "tf.compat.v1.Session"
-            raise GraphError("the session is one of a server", where=where, fix=fix)
+            raise GraphError(
+                "the session is one of a server",
+                where="tf.compat.v1.Session",
+                fix="Train in one process, without a target",
+            )
         count = plural(len(runs.batches), "run")
         after = f"the variables as they are after {count} of it"
         note = f"{runs.name} was compared with {after}"
@@ -244,7 +249,7 @@ class Sessions:
         return self._training.is_awaited and not state.is_collecting()
 
     def _runs_of(
-        self, session: Any, targets: Sequence[Any], fetches: Sequence[Any], fed: Sequence[Any]
+        self, session: Any, targets: Tensors, fetches: Tensors, fed: Tensors
     ) -> SessionRuns | None:
         """Returns the record of runs of this kind; ``None`` if they do not train."""
         kinds = self._kinds.setdefault(session, {})

@@ -12,7 +12,15 @@ from amp_tf.config import AmpConfig, check_config
 from amp_tf.errors import ConfigError, GraphError
 from amp_tf.tools.comparing import flattening
 from amp_tf.tools.comparing.calls import Call, Calls
-from amp_tf.tools.comparing.flattening import GRADIENT, LOSS, OWN_SCOPE, RESULT, FlatStep
+from amp_tf.tools.comparing.flattening import (
+    GRADIENT,
+    LOSS,
+    OWN_SCOPE,
+    RESULT,
+    Batch,
+    FlatStep,
+    Titles,
+)
 from amp_tf.tools.comparing.sessions import SessionRuns
 
 _WHERE = "compare(batches)"
@@ -83,13 +91,14 @@ def _check_subject(subject: Any, batches: Any) -> None:
             "tf.saved_model.load(folder).signatures['serving_default']",
         )
     if isinstance(batches, (str, bytes, Mapping)) or not isinstance(batches, Iterable):
-        what = f"expected batches, got {type(batches).__name__}"
-        raise ConfigError(what, where=_WHERE, fix=_BATCHES)
+        raise ConfigError(
+            f"expected batches, got {type(batches).__name__}", where=_WHERE, fix=_BATCHES
+        )
 
 
 def _traced(
-    subject: Any, call: Call, rows: Sequence[Sequence[np.ndarray]], is_training: bool
-) -> tuple[Any, list[tuple[str, str]]]:
+    subject: Any, call: Call, rows: Sequence[Batch], is_training: bool
+) -> tuple[Any, Titles]:
     """Traces a step; returns the concrete function, and kind and name of each result."""
     import tensorflow as tf
 
@@ -145,8 +154,11 @@ def _as_call(batch: Any, subject: Any, is_training: bool) -> Call:
         arguments = tuple(batch)
     if is_training:
         if len(arguments) not in (2, 3):
-            what = "a batch of a compiled model is (x, y) or (x, y, sample_weight)"
-            raise ConfigError(what, where=_WHERE, fix=_BATCHES)
+            raise ConfigError(
+                "a batch of a compiled model is (x, y) or (x, y, sample_weight)",
+                where=_WHERE,
+                fix=_BATCHES,
+            )
     elif hasattr(subject, "layers") and hasattr(subject, "trainable_variables"):
         arguments = arguments[:1]  # a model takes all inputs at once
     elif isinstance(batch, Mapping):
@@ -163,12 +175,14 @@ def _check_structure(first: Call, call: Call) -> None:
     try:
         tf.nest.assert_same_structure(first, call)
     except (TypeError, ValueError):
-        what = "batches differ in structure from the first one"
-        fix = "Pass the same arguments in each batch"
-        raise ConfigError(what, where=_WHERE, fix=fix) from None
+        raise ConfigError(
+            "batches differ in structure from the first one",
+            where=_WHERE,
+            fix="Pass the same arguments in each batch",
+        ) from None
 
 
-def _arrays(call: Call) -> tuple[np.ndarray, ...]:
+def _arrays(call: Call) -> Batch:
     import tensorflow as tf
 
     return tuple(leaf for leaf in tf.nest.flatten(call) if isinstance(leaf, np.ndarray))

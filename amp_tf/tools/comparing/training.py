@@ -17,7 +17,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
-import json
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -53,9 +52,7 @@ _ORDER = "order.json"
 # The answers. A program may have several processes, one after the other or at the same time. What
 # the one with the claim found counts, or why it found nothing; the others count without a claim.
 _TRAINED = "trained.json"
-_TRAINING_ERROR = "training_error.json"
 _FORWARD = "forward.json"
-_ERROR = "error.json"
 _CRASH = "crash.json"  # the error of the program itself that ended a process
 _INTERRUPTED = "interrupted"  # the file that the command makes at Ctrl-C
 
@@ -84,39 +81,39 @@ class CompareRequest:
 
     def send(self) -> None:
         """Writes the request into its folder, from where :meth:`receive` reads it."""
-        plain = dataclasses.asdict(self) | {"folder": str(self.folder)}
-        (self.folder / _ORDER).write_text(json.dumps(plain))
+        plain = {"config": dataclasses.asdict(self.config), "steps": self.steps}
+        files.put_plain(self.folder / _ORDER, plain)
 
     @classmethod
     def receive(cls, folder: Path) -> CompareRequest:
         """Reads the request from its folder."""
-        plain = json.loads((folder / _ORDER).read_text())
+        plain = files.read_plain(folder / _ORDER)
         return cls(folder, AmpConfig(**plain["config"]), plain["steps"])
 
-    def answer(self, name: str, plain: Any) -> None:
-        """Writes an answer, whole or not at all."""
-        files.put(self.folder / name, json.dumps(plain))
+    def answer(self, found: Comparison | None, why: str = "", *, is_training: bool) -> None:
+        """Writes a comparison, or why there is none, which replaces no comparison."""
+        path = self.folder / _FORWARD
+        if is_training:
+            path = self.folder / _TRAINED
+        if found is not None:
+            files.put_plain(path, found.to_plain())
+        elif not path.exists():
+            files.put_plain(path, why)
 
-    def read_answer(self) -> Comparison | None:
-        """Reads the comparison; ``None`` where there is none yet."""
-        plain = self._read(_TRAINED if self.is_claimed else _FORWARD)
-        if plain is None:
-            return None
+    def read_answer(self) -> Comparison | str:
+        """Reads the comparison, or why there is none; empty where there is no answer yet."""
+        name = _FORWARD
+        if self.is_claimed:
+            name = _TRAINED
+        plain: Any = files.read_plain(self.folder / name) or ""
+        if isinstance(plain, str):
+            return plain
         return Comparison.of_plain(plain)
-
-    def read_error(self) -> str:
-        """Reads why there is no comparison; empty where nothing failed."""
-        return self._read(_TRAINING_ERROR if self.is_claimed else _ERROR) or ""
 
     def read_crash(self) -> str:
         """Reads the error of the program's own that ended a process; empty where none did."""
-        return self._read(_CRASH) or ""
-
-    def _read(self, name: str) -> Any:
-        """Reads an answer; ``None`` where there is none."""
-        with contextlib.suppress(FileNotFoundError):
-            return json.loads((self.folder / name).read_text())
-        return None
+        crash: str = files.read_plain(self.folder / _CRASH) or ""
+        return crash
 
     def interrupt(self) -> None:
         """Notes that the user has interrupted the program."""
@@ -135,7 +132,7 @@ class CompareRequest:
     @property
     def is_answered(self) -> bool:
         """Tells whether the process that trains has answered, and is about to end."""
-        return any((self.folder / name).exists() for name in (_TRAINED, _TRAINING_ERROR))
+        return (self.folder / _TRAINED).exists()
 
 
 _training: Training | None = None
@@ -194,11 +191,8 @@ class Training:
             why = _words(error)
             if isinstance(error, AmpError):
                 why = str(error)
-            name = _ERROR
-            if self._has_claim:
-                name = _TRAINING_ERROR
             with contextlib.suppress(OSError):  # a full disk, or the command has ended
-                self.request.answer(name, why)
+                self.request.answer(None, why, is_training=self._has_claim)
             raise SystemExit(NOT_COMPARED) from None
 
     def claim(self) -> bool:
@@ -230,7 +224,7 @@ class Training:
                 remedy = _SCALE_IN_MODEL
             headline = _UNSCALED.format(found.name, remedy)
             found = dataclasses.replace(found, headline=headline, patterns=(), products_kept=0)
-        self.request.answer(_TRAINED, found.to_plain())
+        self.request.answer(found, is_training=True)
         raise SystemExit(0 if found.is_healthy else 1)
 
     def compare_at_exit(self) -> None:
@@ -243,7 +237,7 @@ class Training:
         failure = getattr(sys, "last_value", None)
         if failure is not None:
             with contextlib.suppress(OSError):
-                self.request.answer(_CRASH, _words(failure))
+                files.put_plain(self.request.folder / _CRASH, _words(failure))
         if not self.is_awaited:
             return
         with contextlib.suppress(SystemExit, KeyboardInterrupt), self.answering():
@@ -275,7 +269,7 @@ class Training:
         most = max(called, key=lambda calls: len(calls.kept))
         notes = (_OF_FORWARD.format(most.name),)
         found = self.request.compare(most, most.kept, state.hardware(), notes)
-        self.request.answer(_FORWARD, found.to_plain())
+        self.request.answer(found, is_training=False)
 
     def note_scaling(self, original: Any, scaler: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Notes that a scaler scales a loss."""

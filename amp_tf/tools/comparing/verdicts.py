@@ -22,14 +22,13 @@ from typing import Annotated, Any
 import numpy as np
 
 from amp_tf.precision import Precision
-from amp_tf.tools.comparing.flattening import GRADIENT, LOSS, RESULT, UPDATE
+from amp_tf.tools.comparing.flattening import GRADIENT, LOSS, RESULT, UPDATE, Titles
 
-Patterns = tuple[str, ...]
 LIMIT = 4.0
 LOST = 0.5  #: half of the norm: one bit is right; for an update, half of the numbers do not move
-LOST_GRADIENT = 0.9  #: for a variable's gradient, which behind a normalization almost cancels
+#: for a variable's gradient, which behind a normalization almost cancels
+_LOST = {GRADIENT: 0.9}
 NO_TRUTH = 0.01  #: if float32's own error is larger, there is nothing to compare with
-LARGEST = 6  #: a column of a row, in the order of ``Statistics.of``
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +67,7 @@ def are_good(outputs: Iterable[Output]) -> bool:
 
 
 def judge(
-    names: Sequence[tuple[str, str]],
+    names: Titles,
     found: Sequence[Statistics],
     ideal: Sequence[Statistics],
     noise: Sequence[Statistics],
@@ -92,6 +91,11 @@ def judge(
         ratio = 1.0  # of an infinite limit
         if math.isfinite(allowed):
             ratio = error / allowed
+        every = everywhere[number]
+        # The loss in all batches, as a part of what may be lost.
+        lost = every.distance / _LOST.get(kind, LOST)
+        if kind == UPDATE:  # Adam's first steps are signs: they may differ, but not vanish
+            lost = every.underflow / LOST
         output = Output(
             kind,
             name,
@@ -99,25 +103,12 @@ def judge(
             ideal=ideal[number].distance,
             noise=noise[number].distance,
             ratio=ratio,
-            is_good=False,
+            is_good=ratio <= LIMIT and lost <= 1 and not every.nonfinite,
         )
-        outputs.append(_judged(output, everywhere[number]))
+        if not output.has_truth and not every.nonfinite:
+            output = dataclasses.replace(output, ratio=0.0, is_good=True)
+        outputs.append(output)
     return outputs
-
-
-def _judged(output: Output, everywhere: Statistics) -> Output:
-    """Returns an output with its verdict."""
-    if everywhere.nonfinite:
-        return output
-    if not output.has_truth:
-        return dataclasses.replace(output, ratio=0.0, is_good=True)
-    if output.kind == UPDATE:  # Adam's first steps are signs: they may differ, but not vanish
-        is_lost = everywhere.underflow > LOST
-    elif output.kind == GRADIENT:
-        is_lost = everywhere.distance > LOST_GRADIENT
-    else:
-        is_lost = everywhere.distance > LOST
-    return dataclasses.replace(output, is_good=output.ratio <= LIMIT and not is_lost)
 
 
 def roundoff(precision: Precision) -> float:

@@ -59,6 +59,7 @@ class OutputMeasurement:
     """The differences between the outputs of a version and float32's."""
 
     rows: Mapping[int, np.ndarray]  #: for each batch that ran its number, and a row for each output
+    scale: float  #: the loss scale with which they ran
 
     def pooled(self, numbers: Sequence[int] | None = None) -> list[Statistics]:
         """The statistics of each output, over some batches or all."""
@@ -123,7 +124,7 @@ class Work:
 
     def measure(
         self, graph: Any, what: str, numbers: Sequence[int] | None = None, *, is_first: bool = False
-    ) -> tuple[OutputMeasurement, float]:
+    ) -> OutputMeasurement:
         """Runs a version with the first loss scale at which no gradient overflows.
 
         If gradients overflow at every scale, none is used.
@@ -134,9 +135,6 @@ class Work:
             numbers: the batches; all by default.
             is_first: whether it is the first version, whose batches tell how long the whole
                 comparison may take.
-
-        Returns:
-            The errors, and the loss scale.
         """
         later = 0
         if is_first:
@@ -152,9 +150,9 @@ class Work:
                     if self._overflows(row):
                         break
                 else:
-                    return OutputMeasurement(rows), scale
+                    return OutputMeasurement(rows, scale)
             found = dict(self._differences(version, what, numbers, _UNSCALED, later))
-            return OutputMeasurement(found), _UNSCALED
+            return OutputMeasurement(found, _UNSCALED)
 
     def _overflows(self, rows: np.ndarray) -> bool:
         """Tells whether a gradient is not finite."""
@@ -163,11 +161,12 @@ class Work:
                 return True
         return False
 
-    def yardstick(self, measured: OutputMeasurement, config: AmpConfig, scale: float) -> Yardstick:
+    def yardstick(self, measured: OutputMeasurement, config: AmpConfig) -> Yardstick:
         """Measures how much the batches with the largest errors may differ.
 
         Raises a GraphError if float32 itself differs each time.
         """
+        scale = measured.scale
         numbers = measured.furthest()[: _judged(len(measured.rows))]
         noise: list[np.ndarray] = []
         for place, number in enumerate(numbers, 1):
@@ -181,19 +180,15 @@ class Work:
             if place == 1 and self._without_truth(noise[0]):
                 self._progress("float32 once more")
                 again = self._rows(self._float32.run(number, scale), truth)
-                self._check_repeatable(again)
+                for name in self._without_truth(again):
+                    raise GraphError(
+                        "something in the step does something else each time: the same batch gives "
+                        f"two different values of {name!r} in float32",
+                        where="compare(model_or_function)",
+                        fix="Draw random numbers with tf.random, not in Python, or feed them",
+                    )
         ideal = self.measure_ideal(config, numbers, scale)
         return Yardstick(numbers, ideal.pooled(), pooled(noise))
-
-    def _check_repeatable(self, rows: np.ndarray) -> None:
-        """Raises a GraphError if two runs of float32 differ."""
-        for name in self._without_truth(rows):
-            raise GraphError(
-                "something in the step does something else each time: the same batch gives two "
-                f"different values of {name!r} in float32",
-                where="compare(model_or_function)",
-                fix="Draw random numbers with tf.random, not in Python, or feed them",
-            )
 
     def _without_truth(self, rows: np.ndarray) -> list[str]:
         """Names the outputs of which float32 has less than two digits."""
@@ -225,19 +220,19 @@ class Work:
 
         Products that are kept in float32 by name stay so.
         """
-        removed: dict[str, set[str]] = {INFER: set(), CLEAR: set()}
-        for row in ROWS:
-            removed.setdefault(row.op_list, set()).add(row.op)
+        infer = {row.op for row in ROWS if row.op_list == INFER}
+        clear = {row.op for row in ROWS if row.op_list == CLEAR}
         ideal = AmpConfig(
             precision=config.precision,
             target=config.target,
             ignore_performance=config.ignore_performance,
-            infer_remove=sorted(removed[INFER]),
-            clear_remove=sorted(removed[CLEAR]),
+            infer_remove=sorted(infer),
+            clear_remove=sorted(clear),
             keep_float32=config.keep_float32,
         )
         with contextlib.closing(self._version(self.rewritten(ideal).graph, _IDEAL)) as version:
-            return OutputMeasurement(dict(self._differences(version, _IDEAL, numbers, scale)))
+            found = dict(self._differences(version, _IDEAL, numbers, scale))
+            return OutputMeasurement(found, scale)
 
     def judge(self, measured: OutputMeasurement, yardstick: Yardstick) -> list[Output]:
         """The verdict on each output."""

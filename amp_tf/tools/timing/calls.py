@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -46,8 +46,11 @@ def time(
         AmpError: amp_tf converts nothing in the function.
     """
     if switch.is_enabled():
-        fix = "Call it with amp_tf off: it is turned on for each second run"
-        raise ConfigError("amp_tf is on", where=_WHERE, fix=fix)
+        raise ConfigError(
+            "amp_tf is on",
+            where=_WHERE,
+            fix="Call it with amp_tf off: it is turned on for each second run",
+        )
     config = AmpConfig.from_env() if config is None else check_config(config, where=_WHERE)
     calls = {False: _traced(function, inputs), True: _traced(function, inputs)}
     reports.reset()
@@ -58,8 +61,11 @@ def time(
     has_converted = reports.totals().converted > 0
     reports.reset()  # no line at exit for these graphs
     if not has_converted:
-        fix = 'Name a precision, as in config=amp_tf.AmpConfig(precision="bfloat16")'
-        raise AmpError(f"there is nothing to time ({told})", where=_WHERE, fix=fix)
+        raise AmpError(
+            f"there is nothing to time ({told})",
+            where=_WHERE,
+            fix='Name a precision, as in config=amp_tf.AmpConfig(precision="bfloat16")',
+        )
 
     def run(is_mixed: bool) -> Run:
         call = calls[is_mixed]
@@ -74,7 +80,7 @@ def time(
     return Timed(str(name), device(), told, float32, mixed)
 
 
-def _traced(function: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[[], None]:
+def _traced(function: Callable[..., Any], inputs: Sequence[Any]) -> Callable[[], None]:
     """Traces a function anew; returns a function that calls it and waits for the results."""
     import numpy as np
     import tensorflow as tf

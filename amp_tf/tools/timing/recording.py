@@ -12,14 +12,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import json
 import os
 import time
 from pathlib import Path
 from typing import Any
 
 from amp_tf.hooks import state, step_times, summary, switch
-from amp_tf.oplists.table import PRODUCTS
 from amp_tf.reporting import files, reports
 
 STEP = "_AMP_TF_STEP"  #: names the step to time; empty for the one that takes longest
@@ -121,7 +119,7 @@ class Recorder:
             "converted": reports.totals().converted,
             "summary": summary.line(),
         }
-        files.put(self._folder / f"{os.getpid()}.json", json.dumps(answer))
+        files.put_plain(self._folder / f"{os.getpid()}.json", answer)
 
     def _timed(self) -> str | None:
         """Returns the name of the kind that is timed; ``None`` where it has made no step yet."""
@@ -143,18 +141,13 @@ def _fetches_product(session: Any, fetches: Any) -> bool:
     """
     import tensorflow as tf
 
-    from amp_tf.tools.comparing.flattening import reached
+    from amp_tf.tools.comparing.flattening import node_of
+    from amp_tf.tools.comparing.functions import computes_product
+    from amp_tf.tools.comparing.sessions import extracted
 
-    def sources(operation: Any) -> list[Any]:
-        return [*operation.control_inputs, *(tensor.op for tensor in operation.inputs)]
-
-    graph = session.graph
-    fetched = map(graph.as_graph_element, tf.nest.flatten(fetches))
-    needed = reached([getattr(each, "op", each) for each in fetched], sources)
-    types = {operation.type for operation in needed}
-    for function in graph.as_graph_def().library.function:
-        types.update(node.op for node in function.node_def)
-    return not PRODUCTS.isdisjoint(types)
+    fetched = map(session.graph.as_graph_element, tf.nest.flatten(fetches))
+    graph = session.graph.as_graph_def()
+    return computes_product(extracted(graph, [node_of(each.name) for each in fetched]))
 
 
 def device() -> str:

@@ -13,9 +13,9 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from amp_tf.config import DISABLE_VAR
+from amp_tf.reporting.files import Row
 from amp_tf.tools.progress import Progress, during, silent
 
 LEAST_ROUNDS = 3
@@ -39,6 +39,9 @@ class Run:
     def median(self) -> float:
         """The median step time, in milliseconds."""
         return statistics.median(self.step_ms)
+
+
+Runs = tuple[Run, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,10 +75,6 @@ class Verdict:
         return -math.log(self.speedup) > self._margin
 
     @property
-    def is_precise(self) -> bool:
-        return self.error < _PRECISE * self.speedup
-
-    @property
     def is_known(self) -> bool:
         """True where the rounds say which is faster, or that neither is by more than chance."""
         return self.is_faster or self.is_slower or self._margin < _SAME
@@ -83,7 +82,7 @@ class Verdict:
     @property
     def is_settled(self) -> bool:
         """True where further rounds are not worth their time."""
-        return self.is_precise and self.is_known
+        return self.error < _PRECISE * self.speedup and self.is_known
 
     def told(self, device: str) -> str:
         """Returns the verdict in words, for a device such as ``"CPU"``."""
@@ -105,8 +104,8 @@ class Timed:
     step: str  #: what a step is, such as ``fit`` or the name of a ``tf.function``
     device: str  #: ``"GPU"`` or ``"CPU"``
     summary: str  #: what amp_tf converted, in the words of the line at exit
-    float32: tuple[Run, ...]  #: the runs without amp_tf, one for each round
-    mixed: tuple[Run, ...]  #: the runs with it
+    float32: Runs  #: the runs without amp_tf, one for each round
+    mixed: Runs  #: the runs with it
 
     @property
     def verdict(self) -> Verdict:
@@ -116,7 +115,7 @@ class Timed:
             ratios.append(float32.median / mixed.median)
         return Verdict.of(ratios)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Row:
         """Returns everything as JSON's types."""
         verdict = self.verdict
         return {
@@ -170,9 +169,9 @@ def take_rounds(
     run: Callable[[bool], Run],
     rounds: int,
     minutes: float,
-    tell: Callable[[str], None] = silent,
+    tell: Progress = silent,
     progress: Progress = silent,
-) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
+) -> tuple[Runs, Runs]:
     """Runs both ways in rounds until the verdict is settled.
 
     Args:

@@ -10,12 +10,10 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from amp_tf.errors import ConfigError
+from amp_tf.reporting.files import Document
 from amp_tf.tools import keeping, some
-
-_LEAST_RUNS = 5  # float32 twice, amp_tf with nothing in 16 bit, all in 16 bit, and one more
+from amp_tf.tools.keeping import Patterns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,30 +44,6 @@ class Goal:
         return f"at {'most' if self.is_loss else 'least'} {limit:.6g}"
 
 
-def read_goal(metric: str, max_drop: float | None, max_rise: float | None, max_runs: int) -> Goal:
-    """Returns the goal that a user asks for; one of ``max_drop`` and ``max_rise`` is given.
-
-    Raises:
-        ConfigError: an argument means nothing.
-    """
-    is_loss = max_rise is not None
-    option = "--max-drop"
-    most = max_drop
-    if is_loss:
-        option = "--max-rise"
-        most = max_rise
-    assert most is not None
-    if not 0 <= most < math.inf:
-        raise ConfigError(f"{most!r} is not a change", where=option, fix="Write 0 or more")
-    if max_runs < _LEAST_RUNS:
-        fix = (
-            f"Write {_LEAST_RUNS} or more: float32 twice, amp_tf with nothing in 16 bit, and all "
-            "in 16 bit come first"
-        )
-        raise ConfigError(f"{max_runs!r} runs are too few", where="--max-runs", fix=fix)
-    return Goal(metric, most, is_loss)
-
-
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """The result of one run."""
@@ -80,12 +54,10 @@ class Outcome:
     step_ms: float | None = None  #: the median time of a step; ``None`` where it is not known
     failure: str = ""  #: why there is no metric; empty where there is one
     #: the report of the process; ``None`` where it is not needed any more
-    report: Mapping[str, Any] | None = None
+    report: Document | None = None
 
     @classmethod
-    def of(
-        cls, value: float | None, report: Mapping[str, Any] | None, failure: str = ""
-    ) -> Outcome:
+    def of(cls, value: float | None, report: Document | None, failure: str = "") -> Outcome:
         """Makes the result of a run from its metric and the report of its process."""
         known = report or {}
         share = (known.get("figures") or {}).get("products_share_f16")
@@ -97,7 +69,7 @@ class Outcome:
 class Trade:
     """One of the sets that were tried."""
 
-    kept: tuple[str, ...]  #: the patterns of what stays in float32, the given ones included
+    kept: Patterns  #: the patterns of what stays in float32, the given ones included
     outcome: Outcome  #: of its run
     is_good: bool  #: whether its metric is good
 
@@ -121,22 +93,21 @@ class Tuned:
 
     goal: Goal  #: what a good run is
     #: for ``AmpConfig.keep_float32``; ``None`` where nothing was found that suffices
-    patterns: tuple[str, ...] | None
+    patterns: Patterns | None
     float32: tuple[float, ...]  #: the metric's values in float32
-    limit: float  #: the worst value that is good
     mixed: float | None  #: the metric's value with all in 16 bit that amp_tf converts
     chosen: Outcome | None  #: the outcome with the patterns
     trades: tuple[Trade, ...]  #: all sets that were tried, in their order
     runs: int  #: how many there were
     proof: str  #: whether fewer patterns would suffice, for people
     made: str = ""  #: what was tuned: the precision, the device and TensorFlow's version
-    given: tuple[str, ...] = ()  #: the first of the patterns: those of the settings, in every run
+    given: Patterns = ()  #: the first of the patterns: those of the settings, in every run
     #: of some patterns, what a comparison of one step found there, for people
     why: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         name = self.goal.metric
-        lines = [f"{name}: {self._float32} in float32, good is {self.goal.bound(self.limit)}"]
+        lines = [f"{name}: {self._float32} in float32, {self._good}"]
         if self.patterns is None or self.chosen is None:
             return f"{lines[0]}\nNo set was found that suffices, in {self.runs} runs."
         count = len(self.patterns)
@@ -161,6 +132,10 @@ class Tuned:
         return "\n".join(lines)
 
     @property
+    def _good(self) -> str:
+        return f"good is {self.goal.bound(self.goal.limit(self.float32))}"
+
+    @property
     def _float32(self) -> str:
         return " and ".join(map(_number, self.float32))
 
@@ -178,7 +153,7 @@ class Tuned:
         measured = [
             f"amp-tf tune: {self.made}",
             f"{self.goal.metric}: {self._float32} in float32, {mixed}, {chosen}",
-            f"good is {self.goal.bound(self.limit)}; {self.runs} runs{proof}",
+            f"{self._good}; {self.runs} runs{proof}",
         ]
         keeping.write(path, self.patterns, measured, self.why)
 

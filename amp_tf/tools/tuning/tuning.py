@@ -4,9 +4,8 @@ First come float32, its noise, and amp_tf without 16 bit. Then all is in 16 bit,
 compared, and the search begins.
 
 Runs are kept in a folder beside the file of patterns, so that a tuning that was interrupted goes on
-where it was. Each file is written whole or not at all, and each run is a line of its own: what
-``kill -9`` cuts off is the last run. A run that failed is not kept: the reason may be gone the next
-time, and its output may hold a secret.
+where it was. Each file is written whole or not at all: what ``kill -9`` cuts off is the last run. A
+run that failed is not kept: the reason may be gone the next time, and its output may hold a secret.
 """
 
 from __future__ import annotations
@@ -20,15 +19,17 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
 from amp_tf.errors import AmpError, ConfigError
 from amp_tf.files import read_regular
 from amp_tf.reporting import files
+from amp_tf.reporting.files import Document, Row
 from amp_tf.tools import some
 from amp_tf.tools.comparing.comparison import Comparison
+from amp_tf.tools.keeping import Patterns
 from amp_tf.tools.progress import Progress, during, lasting, silent
 from amp_tf.tools.search import (
     Items,
@@ -66,7 +67,7 @@ _NOTHING = f"{Way.NOTHING.value}/1"  #: the name of the run with nothing in 16 b
 class Program(Protocol):
     """A program that can be trained again and again."""
 
-    def run(self, way: Way, patterns: tuple[str, ...]) -> Outcome:
+    def run(self, way: Way, patterns: Patterns) -> Outcome:
         """Trains once, with what patterns match in float32."""
 
     def compare(self) -> Comparison | None:
@@ -81,9 +82,9 @@ class Tuning:
     goal: Goal  #: what a good run is
     journal: Journal  #: the runs so far
     most_runs: int = 40  #: how many runs may be made, those of earlier calls included
-    tell: Callable[[str], None] = silent  #: called with a line for each run
+    tell: Progress = silent  #: called with a line for each run
     progress: Progress = silent  #: called with what is being done
-    given: tuple[str, ...] = ()  #: the patterns of the settings, which every run has
+    given: Patterns = ()  #: the patterns of the settings, which every run has
 
     def __post_init__(self) -> None:
         self._trades: dict[str, Trade] = {}
@@ -98,7 +99,7 @@ class Tuning:
         """
 
         def suffices(items: Items) -> bool:
-            is_new = self.journal.runs.get(run_of(patterns_of(items))) is None
+            is_new = run_of(patterns_of(items)) not in self.journal.runs
             if is_new and len(self.journal.runs) >= self.most_runs:
                 raise OutOfRunsError
             return self._is_good(self._try(items))
@@ -142,16 +143,20 @@ class Tuning:
             outcome = self._once(f"{Way.FLOAT32.value}/{number}", Way.FLOAT32, ())
             if outcome.value is None or not self._is_good(outcome):
                 why = outcome.failure or f"it is {outcome.value}"
-                fix = "Name a metric that the program has in float32"
-                raise AmpError(f"there is no {self.goal.metric} in float32 ({why})", fix=fix)
+                raise AmpError(
+                    f"there is no {self.goal.metric} in float32 ({why})",
+                    fix="Name a metric that the program has in float32",
+                )
             values.append(outcome.value)
         self._limit = self.goal.limit(values)
         self.tell(f"a run is good with {self.goal.metric} {self.goal.bound(self._limit)}")
         nothing = self._once(_NOTHING, Way.NOTHING, ())
         if not self._is_good(nothing):
             told = self._told(nothing)
-            what = f"with amp_tf on and nothing in 16 bit, the run is not good ({told})"
-            raise AmpError(what, fix=_NOT_PRECISION)
+            raise AmpError(
+                f"with amp_tf on and nothing in 16 bit, the run is not good ({told})",
+                fix=_NOT_PRECISION,
+            )
         return tuple(values)
 
     def _measure_mixed(self) -> Outcome:
@@ -161,15 +166,18 @@ class Tuning:
         report = self.journal.read(_MIXED)
         if report is None:
             why = outcome.failure or _NO_REPORT
-            fix = "The runs before it are kept: with room on the disk, the same command goes on"
-            raise AmpError(f"the run with nothing in float32 left no report ({why})", fix=fix)
+            raise AmpError(
+                f"the run with nothing in float32 left no report ({why})",
+                fix="The runs before it are kept: with room on the disk, the same command goes on",
+            )
         if not report["converted"]:
             why = report.get("why_nothing") or outcome.failure or "its report has no reason"
             if not outcome.failure:
                 self.journal.remove()  # the corrected command may be another one
-            fix = "Name a precision, as with --precision bfloat16, or tune where 16 bit pays"
-            what = f"nothing is converted, so there is nothing to tune ({why})"
-            raise ConfigError(what, fix=fix)
+            raise ConfigError(
+                f"nothing is converted, so there is nothing to tune ({why})",
+                fix="Name a precision, as with --precision bfloat16, or tune where 16 bit pays",
+            )
         return outcome
 
     def _try(self, items: Items) -> Outcome:
@@ -181,7 +189,7 @@ class Tuning:
         self._trades[run] = Trade(kept, outcome, self._is_good(outcome))
         return outcome
 
-    def _once(self, run: str, way: Way, patterns: tuple[str, ...], what: str = "") -> Outcome:
+    def _once(self, run: str, way: Way, patterns: Patterns, what: str = "") -> Outcome:
         known = self.journal.runs.get(run)
         if known is not None:
             return known
@@ -239,7 +247,6 @@ class Tuning:
             goal=self.goal,
             patterns=patterns,
             float32=float32,
-            limit=self._limit,
             mixed=(runs.get(run_of(())) or Outcome()).value,
             chosen=chosen,
             trades=tuple(self._trades.values()),
@@ -264,15 +271,13 @@ class Tuning:
         return "; ".join(parts)
 
 
-def run_of(patterns: tuple[str, ...]) -> str:
+def run_of(patterns: Patterns) -> str:
     """Returns the name of the run with some patterns, in a journal."""
     return hashlib.sha256("\n".join(patterns).encode()).hexdigest()[:8]
 
 
-_HEAD = "tuning.json"
-_RUNS = "runs.jsonl"
-_FILES = "files"  # in the head: the digests of the files that the command names
-_MOST_BYTES = 1 << 24  # of such a file: a script or its settings, not its data
+_JOURNAL = "tuning.json"
+_MOST_BYTES = 1 << 24  # of a file that the command names: a script or its settings, not its data
 
 
 class Journal:
@@ -289,83 +294,73 @@ class Journal:
         FileError: it cannot be written.
     """
 
-    def __init__(self, folder: Path, head: Mapping[str, Any], words: Iterable[str] = ()) -> None:
+    def __init__(self, folder: Path, head: Document, words: Iterable[str] = ()) -> None:
         self.folder = folder.absolute()
-        self.runs: dict[str, Outcome] = {}  #: the outcomes of those that were made
-        fix = "Delete the folder, name another output, or go on with the same command and program"
         with files.writing(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # programs print secrets
-            self._file = (folder / _RUNS).open("a+", errors="replace")
+            self._lock = (folder / "lock").open("w")
             try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this journal is gone
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this journal is gone
             except BlockingIOError:
-                what = "another process tunes there now"
                 raise ConfigError(
-                    what, where=str(folder), fix="Wait for it, or name another output"
+                    "another process tunes there now",
+                    where=str(folder),
+                    fix="Wait for it, or name another output",
                 ) from None
             except OSError:  # a file system without locks
                 pass
-        self._file.seek(0)
-        for line in self._file:
-            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):  # cut off
-                row = json.loads(line)
-                run = row.pop("run")
-                self.runs[run] = Outcome(**row)
-        self._head = json.loads(json.dumps(dict(head)))
+        before: Row = self.read(_JOURNAL) or {}
+        self._head = json.loads(json.dumps(head))
         self._digests = _digests_of(words)
-        self._goes_on = bool(self.runs)
-        if not self._goes_on:
-            self.write(_HEAD, self._head)
-        elif other := self._differences():
-            what = f"it holds the runs of another tuning (other {', '.join(other)})"
-            raise ConfigError(what, where=str(folder), fix=fix)
+        self._facts: Row = before.get("runs", {})  # the runs that the folder keeps
+        if self._facts:
+            self._check_head(before)
+            self._digests = before["files"]
+        self._save()
+        #: the outcomes of those that were made
+        self.runs = {run: Outcome(**row) for run, row in self._facts.items()}
 
-    def _differences(self) -> list[str]:
-        """Names what is tuned otherwise than in the runs that the folder holds."""
-        before = self.read(_HEAD) or {}
-        other = [name for name, value in self._head.items() if before.get(name) != value]
-        for name, digest in before.get(_FILES, {}).items():
+    def _check_head(self, before: Document) -> None:
+        """Checks that the runs that the folder keeps are of the same program and settings."""
+        other = [name for name, value in self._head.items() if before["head"].get(name) != value]
+        for name, digest in before["files"].items():
             if self._digests.get(name) != digest:
                 other.append(f"content of {name}")
-        return other
-
-    def _note_files(self) -> None:
-        """Notes the files that the first run has left as they were."""
-        after = _digests_of(self._digests)
-        unchanged = {}
-        for name, digest in self._digests.items():
-            if after.get(name) == digest:
-                unchanged[name] = digest
-        self.write(_HEAD, {**self._head, _FILES: unchanged})
-        self._goes_on = True
+        if other:
+            raise ConfigError(
+                f"it holds the runs of another tuning (other {', '.join(other)})",
+                where=str(self.folder),
+                fix="Delete the folder, name another output, or go on with the same command and "
+                "program",
+            )
 
     def add(self, run: str, outcome: Outcome, *, is_fact: bool = True) -> None:
         """Keeps the outcome of a run; without ``is_fact`` only as long as this process lives."""
         self.runs[run] = dataclasses.replace(outcome, report=None)
-        row = {"run": run, **dataclasses.asdict(self.runs[run])}
-        del row["report"]
-        if is_fact and not outcome.failure:
-            if not self._goes_on:
-                self._note_files()
-            with files.writing(self.folder):
-                self._file.write(f"\n{json.dumps(row)}\n")  # behind a line that was cut off, too
-                self._file.flush()
+        if not is_fact or outcome.failure:
+            return
+        if not self._facts:  # the files that the first run has left as they were
+            unchanged = self._digests.items() & _digests_of(self._digests).items()
+            self._digests = dict(unchanged)
+        self._facts[run] = dataclasses.asdict(self.runs[run])
+        self._save()
+
+    def _save(self) -> None:
+        kept = {"head": self._head, "files": self._digests, "runs": self._facts}
+        self.write(_JOURNAL, kept)
 
     def read(self, name: str) -> Any:
         """Reads a file of JSON; returns ``None`` where there is none."""
-        try:
-            return json.loads((self.folder / name).read_text())
-        except (FileNotFoundError, ValueError):
-            return None
+        return files.read_plain(self.folder / name)
 
     def write(self, name: str, content: Any) -> None:
         """Writes a file of JSON."""
         with files.writing(self.folder):
-            files.put(self.folder / name, json.dumps(content))
+            files.put_plain(self.folder / name, content)
 
     def remove(self) -> None:
         """Deletes the runs, which are not needed any more."""
-        self._file.close()
+        self._lock.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -378,7 +373,7 @@ def _digests_of(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _made_by(report: Mapping[str, Any]) -> str:
+def _made_by(report: Document) -> str:
     """Tells what a run was made with, such as ``bfloat16 on CPU, TensorFlow 2.20.0``."""
     device = "CPU"
     for one in report["devices"]:
