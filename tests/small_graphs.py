@@ -34,6 +34,14 @@ def graph(text: str, *functions: function_pb2.FunctionDef) -> graph_pb2.GraphDef
     return made
 
 
+def all_nodes(graph: graph_pb2.GraphDef) -> list[node_def_pb2.NodeDef]:
+    """The nodes of a graph and of its functions."""
+    nodes = list(graph.node)
+    for each in graph.library.function:
+        nodes += each.node_def
+    return nodes
+
+
 def function(text: str) -> function_pb2.FunctionDef:
     """A FunctionDef: a head ``function f(x: float32) -> (y: float32)``, its nodes, and ``return y =
     m:product:0``.
