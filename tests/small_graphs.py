@@ -30,6 +30,14 @@ def graph(text, *functions):
     return made
 
 
+def all_nodes(graph):
+    """The nodes of a graph and of its functions."""
+    nodes = list(graph.node)
+    for each in graph.library.function:
+        nodes += each.node_def
+    return nodes
+
+
 def function(text):
     """A FunctionDef: a head ``function f(x: float32) -> (y: float32)``, its nodes, and ``return y =
     m:product:0``.

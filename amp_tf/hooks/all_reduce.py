@@ -17,7 +17,7 @@ replicas that scale differently would be silently wrong.
 
 from __future__ import annotations
 
-import dataclasses
+import collections
 import functools
 import itertools
 from collections.abc import Callable
@@ -50,20 +50,15 @@ _TOP = 14  # bounds are brought to [2^14, 2^15)
 _LARGEST_FIELD = 253
 
 
-@dataclasses.dataclass
-class _Sums:
-    """Counts the elements of gradients that were summed in this process."""
-
-    narrow: int = 0  #: in 16 bit
-    wide: int = 0  #: in float32
+class _Sums(collections.Counter[str]):
+    """Counts the elements of gradients that were summed in this process, by type."""
 
 
 def install(patches: Patches) -> None:
     """Sums gradients in ``AmpConfig.allreduce`` from now on. Idempotent."""
     internals.SUM_IN_REPLICA.patch(patches, _all_reduce)
     internals.SUM_ACROSS.patch(patches, _batch_reduce_to)
-    internals.GRADIENTS_BY_TAPE.patch(patches, functools.partial(_take_gradients, 2))
-    internals.GRADIENTS_BY_GRAPH.patch(patches, functools.partial(_take_gradients, 1))
+    gradients.watch(patches, _mark)
     summary.add_part(_summary_part)
 
 
@@ -80,12 +75,9 @@ def is_large_matrix(tensor: Any) -> bool:
     return len(dimensions) >= 2 and tensor.shape.num_elements() >= _SMALLEST
 
 
-def _take_gradients(place: int, take: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Takes gradients, and marks them."""
-    taken = take(*args, **kwargs)
-    with notices.surviving("all_reduce.mark", _IN_FLOAT32, where=ALLREDUCE_VAR, fix=notices.REPORT):
-        gradients.mark(gradients.sources_of(place, args, kwargs), taken)
-    return taken
+def _mark(sources: Any, taken: Any) -> None:
+    with notices.surviving("all_reduce.mark", _IN_FLOAT32, where=ALLREDUCE_VAR):
+        gradients.mark(sources, taken)
 
 
 def _all_reduce(
@@ -105,10 +97,8 @@ def _all_reduce(
     others = []
     if wide:
         others = original(context, reduce_op, wide, options)
-    summed = record(_Sums)
     with current().lock:
-        summed.narrow += _count(narrow)
-        summed.wide += _count(wide)
+        record(_Sums).update(narrow=_count(narrow), wide=_count(wide))
     remaining = {True: iter(sums), False: iter(others)}
     return tf.nest.pack_sequence_as(value, [next(remaining[each]) for each in are_narrow])
 
@@ -138,9 +128,7 @@ def _choose(strategy: Any, tensors: list[Any]) -> tuple[list[bool], Any]:
 
     It is the same on all replicas, which run the same program.
     """
-    with notices.surviving(
-        "all_reduce.failed", _IN_FLOAT32, where=ALLREDUCE_VAR, fix=notices.REPORT
-    ):
+    with notices.surviving("all_reduce.failed", _IN_FLOAT32, where=ALLREDUCE_VAR):
         are_narrow = [is_large_matrix(each) and gradients.is_gradient(each) for each in tensors]
         if any(are_narrow):
             return are_narrow, _narrow_type(strategy)
@@ -226,8 +214,8 @@ def _summary_part() -> str:
     if not patches_of(__name__):
         return ""
     summed = record(_Sums)
-    total = summed.narrow + summed.wide
+    total = summed.total()
     if not total:
         return f"{ALLREDUCE_VAR}={allreduce}: no gradients were summed over replicas"
-    share = f"{summed.narrow / total:.1%} of their elements"
+    share = f"{summed['narrow'] / total:.1%} of their elements"
     return f"gradients summed over replicas in {allreduce} ({share})"

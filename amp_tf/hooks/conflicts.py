@@ -42,15 +42,15 @@ def install(patches: Patches) -> None:
     Idempotent; call it again after another was imported.
     """
     # Its old names are in every version of both; keras.dtype_policies is there since Keras 3.0.5.
-    POLICIES.patch(patches, _make_policy)
+    POLICIES.surround(patches, _make_policy)
     for library in ("keras", "tf_keras"):
         if is_imported(library):
             _notice(sys.modules[library].mixed_precision.global_policy())
 
 
-def _make_policy(init: Any, policy: Any, /, *args: Any, **kwargs: Any) -> None:
-    init(policy, *args, **kwargs)
-    _notice(policy)
+def _make_policy(call: Any) -> None:
+    call()
+    _notice(call.args[0])
 
 
 def _notice(policy: Any) -> None:

@@ -10,25 +10,37 @@ arguments, and what eager code computes from a gradient.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
-# An attribute of a graph: the names of the ops that compute gradients. Eager gradients have it too.
-_MARK = "_amp_tf_gradients"
+from amp_tf.hooks import internals
+from amp_tf.hooks.patches import Patches
+from amp_tf.loss_scaling.finite import values_of
+
+# An attribute of a tensor: whether it is a gradient of a variable; none if that is not known.
+_MARK = "_amp_tf_is_gradient"
 
 
-def sources_of(place: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Returns what gradients are taken of, from the arguments of a call.
+def watch(patches: Patches, listen: Callable[[Any, Any], None]) -> None:
+    """Calls ``listen(sources, gradients)`` from now on, whenever gradients were taken.
 
-    Args:
-        place: the position of the sources among ``args``.
-        args, kwargs: the arguments of ``GradientTape.gradient`` or ``tf.gradients``.
+    Idempotent.
     """
-    if len(args) > place:
-        return args[place]
-    return kwargs.get("sources", kwargs.get("xs"))
+    # The number is the position of the sources among the arguments.
+    internals.GRADIENTS_BY_TAPE.surround(patches, functools.partial(_take, listen, 2))
+    internals.GRADIENTS_BY_GRAPH.surround(patches, functools.partial(_take, listen, 1))
+
+
+def _take(listen: Callable[[Any, Any], None], place: int, call: Any) -> Any:
+    gradients = call()
+    sources = call.keywords.get("sources", call.keywords.get("xs"))
+    if len(call.args) > place:
+        sources = call.args[place]
+    listen(sources, gradients)
+    return gradients
 
 
 def handles(source: Any) -> Iterator[Any]:
@@ -56,41 +68,30 @@ def mark(sources: Any, gradients: Any) -> None:
     """Marks the gradients of variables among those that were just taken of sources."""
     pairs = zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=False)
     for source, gradient in pairs:
-        tensor = gradient
-        if isinstance(gradient, tf.IndexedSlices):
-            tensor = gradient.values
-        if not isinstance(tensor, tf.Tensor) or not [*handles(source)]:
-            continue
-        if _is_eager(tensor):
+        tensor = values_of(gradient)
+        if isinstance(tensor, tf.Tensor) and [*handles(source)]:
             setattr(tensor, _MARK, True)
-        elif hasattr(tensor.graph, _MARK):
-            getattr(tensor.graph, _MARK).add(tensor.op.name)
-        else:
-            setattr(tensor.graph, _MARK, {tensor.op.name})
 
 
 def is_gradient(tensor: Any) -> bool:
-    """Tells whether a tensor is a gradient of a variable, or is computed from one."""
+    """Tells whether a tensor is a gradient of a variable, or is computed from one.
+
+    Each tensor of a graph is visited once: those that are computed from none are marked, too.
+    """
     unvisited = [tensor]
-    seen: set[tuple[int, str]] = set()
+    seen: dict[int, Any] = {}
     while unvisited:
         value = unvisited.pop()
-        if _is_eager(value):
-            if hasattr(value, _MARK):
-                return True
-            continue
-        key = (id(value.graph), value.name)
-        if key in seen or not value.dtype.is_floating:
-            continue
-        seen.add(key)
-        if value.op.name in getattr(value.graph, _MARK, ()):
+        if getattr(value, _MARK, False):
             return True
+        is_eager = not hasattr(value, "graph")
+        if is_eager or hasattr(value, _MARK) or id(value) in seen or not value.dtype.is_floating:
+            continue
+        seen[id(value)] = value
         unvisited += _origins(value)
+    for value in seen.values():
+        setattr(value, _MARK, False)
     return False
-
-
-def _is_eager(tensor: Any) -> bool:
-    return not hasattr(tensor, "graph")
 
 
 def _origins(value: Any) -> Iterator[Any]:

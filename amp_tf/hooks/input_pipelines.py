@@ -27,8 +27,6 @@ All this goes on after amp_tf was turned off, because functions for XLA stay con
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 from amp_tf.hooks import internals, notices, state, xla
@@ -43,53 +41,17 @@ _LOOPS = ("Dataset_reduce_", "Dataset_scan_scan_body")
 #: how the names of those begin that are loops
 LOOPS = (*_LOOPS, *(state.TRACED + name for name in _LOOPS))
 _PREFIX = "Dataset_in_"  # of functions of pipelines that have unusual names
-# Keras calls the program's code by these on threads of its own, or before it makes the pipeline.
-_AHEAD_OF_PIPELINES = (
-    internals.KERAS_GENERATORS,
-    internals.KERAS_DATASETS,
-    internals.TF_KERAS_GENERATORS,
-    internals.TF_KERAS_WORKERS,
-)
+# The code of AutoGraph's loops over datasets.
+_OF_AUTOGRAPH = "tensorflow.python.data.ops.dataset_autograph"
 _WHERE = "input pipeline"
 _MISTAKEN = "a pipeline's function may be computed in 16 bit, or another one in float32"
 
 
-class PythonCalls:
-    """Tells which Python functions pipelines call; TensorFlow's graphs call them by tokens."""
+class _Tokens(set[str]):
+    """The tokens of the Python functions that pipelines call, directly or not.
 
-    def __init__(self) -> None:
-        self._of_pipelines: set[str] = set()
-        self._of_others: set[str] = set()
-        self._searched: set[str] = set()  # names of functions
-
-    def is_of_pipeline(self, token: str) -> bool:
-        """Tells whether a function of a pipeline calls the token, or one that it calls does."""
-        if token not in self._of_pipelines and token not in self._of_others:
-            self._search()
-            if token not in self._of_pipelines:
-                self._of_others.add(token)
-        return token in self._of_pipelines
-
-    def forget_others(self) -> None:
-        """Makes the next call of each other token search again, as for a new function."""
-        self._of_others.clear()
-
-    def _search(self) -> None:
-        for name in state.function_names() - self._searched:
-            self._searched.add(name)
-            if not is_of_pipeline(name):
-                continue
-            definition = state.find_function(name)
-            called = xla.called_by(definition, state.find_function)
-            for function in (definition, *called.values()):
-                self._of_pipelines.update(_tokens(function))
-
-
-def _tokens(function: Any) -> Iterator[str]:
-    """Yields the tokens of the Python functions that a FunctionDef calls itself."""
-    for node in function.node_def:
-        if "token" in node.attr:
-            yield node.attr["token"].s.decode()
+    TensorFlow's graphs call Python functions by tokens.
+    """
 
 
 def install(patches: Patches) -> None:
@@ -97,21 +59,18 @@ def install(patches: Patches) -> None:
     # These stay: what was converted stays so after amp_tf was turned off, and pipelines call it.
     staying = state.patches(f"{__name__}, staying")
     internals.TRACE_FOR_DATASET.patch(staying, _trace)
-    internals.MAKE_FUNCTION.patch(staying, _make_function)
+    if internals.MAKE_FUNCTION.patch(staying, _make_function):
+        for name in filter(is_of_pipeline, state.function_names()):
+            _note_calls(state.find_function(name))
     internals.CALL_FUNCTION.patch(staying, _call_function)
-    internals.CALL_PYTHON.patch(staying, _call_python)
-    for row in _AHEAD_OF_PIPELINES:
-        row.patch(staying, _call_in_pipeline)
+    internals.CALL_PYTHON.surround(staying, _call_python)
+    # Keras calls the program's code by these on threads of its own, or ahead of the pipeline.
+    internals.KERAS_BATCHES.surround(staying, _call_in_pipeline)
 
 
 def is_of_pipeline(name: str) -> bool:
     """Tells whether a function is one of a pipeline, by its name."""
     return name.startswith(BEGINNINGS) and not name.startswith(LOOPS)
-
-
-def is_in_pipeline() -> bool:
-    """Tells whether this thread runs Python code that a pipeline called."""
-    return getattr(state.current().here, "is_in_pipeline", False)
 
 
 def _trace(
@@ -121,15 +80,11 @@ def _trace(
 
     A loop inside of a pipeline's function is a part of the pipeline.
     """
-    here = state.current().here
-    outer = getattr(here, "is_traced_for_pipeline", None)
-    is_by_autograph = getattr(function, "__module__", "") == internals.LOOPS_OVER_DATASETS.homes
+    outer = getattr(state.current().here, "is_traced_for_pipeline", None)
+    is_by_autograph = getattr(function, "__module__", "") == _OF_AUTOGRAPH
     is_loop = is_by_autograph or transformation.endswith("reduce()")
-    here.is_traced_for_pipeline = bool(outer) or not is_loop
-    try:
+    with state.within(is_traced_for_pipeline=bool(outer) or not is_loop):
         init(wrapper, function, transformation, *args, **kwargs)
-    finally:
-        here.is_traced_for_pipeline = outer
 
 
 def _make_function(
@@ -142,11 +97,24 @@ def _make_function(
     function = from_func_graph(name, graph, attrs, *args, **kwargs)
     text = function.name.decode()
     if is_of_pipeline(text):
-        state.record(PythonCalls).forget_others()
-        what = f"functions that {text!r} calls may be computed in 16 bit"
-        with notices.surviving("pipeline.calls", what, where=_WHERE):
+        with notices.surviving(
+            "pipeline.calls",
+            f"functions that {text!r} calls may be computed in 16 bit",
+            where=_WHERE,
+        ):
+            _note_calls(function.definition)
             xla.call_copies(function)
     return function
+
+
+def _note_calls(definition: Any) -> None:
+    """Notes the Python functions that a FunctionDef of a pipeline calls."""
+    tokens = state.record(_Tokens)
+    called = xla.called_by(definition, state.find_function)
+    for function in (definition, *called.values()):
+        for node in function.node_def:
+            if "token" in node.attr:
+                tokens.add(node.attr["token"].s.decode())
 
 
 def _name(name: str | bytes, *, is_by_dataset: bool) -> str:
@@ -173,38 +141,26 @@ def _name(name: str | bytes, *, is_by_dataset: bool) -> str:
     return f"{begin}_{plain}"
 
 
-def _call_python(call: Any, registry: Any, /, token: str, *args: Any, **kwargs: Any) -> Any:
-    is_inner = is_in_pipeline()
-    what = "Python code that it calls may be computed in 16 bit"
-    with notices.surviving("pipeline.python", what, where=_WHERE):
-        is_inner = is_inner or state.record(PythonCalls).is_of_pipeline(token)
-    if not is_inner:
-        return call(registry, token, *args, **kwargs)
-    with _pipeline():
-        return call(registry, token, *args, **kwargs)
+def _call_python(call: Any) -> Any:
+    token = call.args[1]
+    if token in state.record(_Tokens):
+        return _call_in_pipeline(call)
+    return call()
 
 
-@contextlib.contextmanager
-def _pipeline() -> Iterator[None]:
-    """Makes the block's code, on this thread, a pipeline's."""
-    here = state.current().here
-    before = is_in_pipeline()
-    here.is_in_pipeline = True
-    try:
-        yield
-    finally:
-        here.is_in_pipeline = before
-
-
-def _call_in_pipeline(call: Any, /, *args: Any, **kwargs: Any) -> Any:
-    with _pipeline():
-        return call(*args, **kwargs)
+def _call_in_pipeline(call: Any) -> Any:
+    with state.within(is_in_pipeline=True):
+        return call()
 
 
 def _call_function(call_flat: Any, function: Any, /, *args: Any) -> Any:
     called = function
-    if is_in_pipeline() and function._bound_context.executing_eagerly():
-        what = "a TensorFlow function that its Python code calls may be computed in 16 bit"
-        with notices.surviving("pipeline.function", what, where=_WHERE):
+    is_in_pipeline = getattr(state.current().here, "is_in_pipeline", False)
+    if is_in_pipeline and function._bound_context.executing_eagerly():
+        with notices.surviving(
+            "pipeline.function",
+            "a TensorFlow function that its Python code calls may be computed in 16 bit",
+            where=_WHERE,
+        ):
             called = xla.copy_as_written(function)
     return call_flat(called, *args)

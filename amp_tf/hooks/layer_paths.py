@@ -11,6 +11,7 @@ is traced.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,6 +25,7 @@ from amp_tf.hooks.internals import (
     is_imported,
 )
 from amp_tf.hooks.patches import Patches
+from amp_tf.hooks.scope import change_backward
 
 
 def install(patches: Patches) -> None:
@@ -33,9 +35,9 @@ def install(patches: Patches) -> None:
     graphs do.
     """
     if is_imported("keras") and sys.modules["keras"].backend.backend() == "tensorflow":
-        KERAS_SCOPES.patch(patches, _enter)
+        KERAS_SCOPES.surround(patches, _enter)
     TF_KERAS_SCOPES.patch(patches, _name_scope)
-    RECORD_OPERATION.patch(patches, _record_operation)
+    RECORD_OPERATION.patch(patches, functools.partial(change_backward, _in_scope_of_now))
 
 
 @contextlib.contextmanager
@@ -51,11 +53,11 @@ def recording() -> Iterator[None]:
             patches.restore()
 
 
-def _enter(enter: Any, scope: Any, /) -> Any:
-    result = enter(scope)
+def _enter(call: Any) -> Any:
+    result = call()
     try:
         # Optimizers and losses open scopes, too.
-        if isinstance(scope.caller, sys.modules["keras"].layers.Layer):
+        if isinstance(call.args[0].caller, sys.modules["keras"].layers.Layer):
             _record(_scope_here())
     except Exception:
         # The names are private. If they change, layers are found by their scopes alone.
@@ -86,28 +88,17 @@ def _name_scope(name_scope: Any, layer: Any, /) -> Any:
     return found
 
 
-def _record_operation(
-    record_operation: Any,
-    op_type: str,
-    output_tensors: Any,
-    input_tensors: Any,
-    backward_function: Callable[..., Any],
-    forward_function: Any = None,
-) -> None:
-    """Records a function for a tape; its gradient is named like that of an op in the same scope."""
-    backward = backward_function
-    scope = _scope_here()
-    if scope:
-        backward = _within(f"gradient_tape/{scope}/", backward_function)
-    record_operation(op_type, output_tensors, input_tensors, backward, forward_function)
-
-
-def _within(scope: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _in_scope_of_now(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Names a gradient like that of an op in the same scope."""
     import tensorflow as tf
 
+    scope = _scope_here()
+    if not scope:
+        return backward
+
     def in_scope(*args: Any) -> Any:
-        with tf.name_scope(scope):
-            return function(*args)
+        with tf.name_scope(f"gradient_tape/{scope}/"):
+            return backward(*args)
 
     return in_scope
 

@@ -58,12 +58,15 @@ def should_scale(optimizer: Any) -> bool:
 
 def surviving(where: str) -> contextlib.AbstractContextManager[None]:
     """Warns once if a block of a hook fails, and lets the program go on."""
-    key = f"loss_scaling.{where}"
-    fix = (
-        "Wrap the optimizer in amp_tf.LossScaleOptimizer by hand, and please report this; "
-        "training goes on"
+    return notices.surviving(
+        f"loss_scaling.{where}",
+        "automatic loss scaling failed",
+        where=where,
+        fix=(
+            "Wrap the optimizer in amp_tf.LossScaleOptimizer by hand, and please report this; "
+            "training goes on"
+        ),
     )
-    return notices.surviving(key, "automatic loss scaling failed", where=where, fix=fix)
 
 
 def install(patches: Patches) -> None:
@@ -71,14 +74,12 @@ def install(patches: Patches) -> None:
 
     Idempotent.
     """
+    # tf_keras.Model becomes that of training_v1 after tf.compat.v1.disable_v2_behavior(). A monitor
+    # of its fit would have nothing to read.
     internals.MODELS_COMPILE.patch(patches, _compile)
     internals.MODELS_FIT.patch(patches, _fit)
-    # tf_keras.Model becomes this class after tf.compat.v1.disable_v2_behavior(). Its monitor would
-    # have nothing to read.
-    internals.TF1_MODELS_COMPILE.patch(patches, _compile)
-    internals.KERAS_STEPS.patch(patches, _watch)
-    internals.TF_KERAS_STEPS.patch(patches, _watch)
-    internals.TF_KERAS_WRAPPED_STEPS.patch(patches, _watch)
+    internals.KERAS_STEPS.surround(patches, _watch)
+    internals.TF_KERAS_WRAPPED_STEPS.surround(patches, _watch)
     summary.add_part(describe)
 
 
@@ -89,22 +90,20 @@ def describe() -> str:
     if state.off == "" and not state.idle and Precision.FLOAT16 not in reports.totals().precisions:
         # The rewrite is on and no graph became float16, so no loss needed to be scaled.
         seen = [(label, status) for label, status in seen if status.skipped]
-    more += len(seen[:-_MODELS_SHOWN])
-    is_alone = len(seen) == 1 and not more
     labels = [label for label, _ in seen]
     parts = []
-    for place, (label, status) in enumerate(seen):
-        name = f"{label}: "
-        if labels.count(label) > 1:
-            name = f"{label} {labels[:place].count(label) + 1}: "
-        skips = ""
+    for place, (label, status) in enumerate(seen, start=1):
+        part = f"loss scale {ledger.format_scale(status.scale)}"
         if status.counts_skips:
-            skips = f", {status.skipped:,} of {status.steps:,} steps skipped"
-        elif is_alone:
-            skips = f" of {label}, which does not count skipped steps"
-        if is_alone:
-            name = ""
-        parts.append(f"{name}loss scale {ledger.format_scale(status.scale)}{skips}")
+            part += f", {status.skipped:,} of {status.steps:,} steps skipped"
+        elif len(seen) == 1 and not more:
+            part += f" of {label}, which does not count skipped steps"
+        if labels.count(label) > 1:
+            label += f" {labels[:place].count(label)}"
+        if len(seen) > 1 or more:
+            part = f"{label}: {part}"
+        parts.append(part)
+    more += len(parts[:-_MODELS_SHOWN])
     shown = parts[-_MODELS_SHOWN:]
     if more:
         shown.append(f"{more:,} more model{'s' * (more > 1)}")
@@ -164,15 +163,13 @@ def _shown_as_inner(wrapper: Any) -> Any:
 
 
 def _fit(fit: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
-    given = [*args]
     with surviving("Model.fit"):
-        if len(given) > _CALLBACKS:
-            given[_CALLBACKS] = _monitored(model, given[_CALLBACKS])
+        if len(args) > _CALLBACKS:
+            monitored = _monitored(model, args[_CALLBACKS])
+            args = (*args[:_CALLBACKS], monitored, *args[_CALLBACKS + 1 :])
         else:
-            monitored = _monitored(model, kwargs.get("callbacks"))
-            if monitored is not None:
-                kwargs["callbacks"] = monitored
-    return fit(model, *given, **kwargs)
+            kwargs["callbacks"] = _monitored(model, kwargs.get("callbacks"))
+    return fit(model, *args, **kwargs)
 
 
 def _monitored(model: Any, callbacks: Any) -> Any:
@@ -200,7 +197,7 @@ def _monitored(model: Any, callbacks: Any) -> Any:
     return callbacks
 
 
-def _watch(step: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _watch(call: Any) -> Any:
     """Makes a step of an optimizer. If the optimizer scales its loss, steps inside need not.
 
     Warns once if a traced step applies gradients of a loss that nothing scales. Eager steps are
@@ -210,7 +207,8 @@ def _watch(step: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
 
     from amp_tf.loss_scaling.calls import is_scaled_step, scaled_step
 
-    name = step.__name__
+    optimizer = call.args[0]
+    name = call.func.__name__
     around: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     with surviving(f"Optimizer.{name}"):
         is_wrapped = getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False)  # by tf_keras
@@ -226,7 +224,7 @@ def _watch(step: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
                 fix=_WRITE_TWO_LINES,
             )
     with around:
-        result = step(optimizer, *args, **kwargs)
+        result = call()
     with surviving(f"Optimizer.{name}"):
         if is_loss_scaled(optimizer):  # its first step has made the variable
             _enter_foreign(optimizer)

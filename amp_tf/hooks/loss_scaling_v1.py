@@ -19,7 +19,6 @@ is not noticed. The Python functions of the ops that write variables are wrapped
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +30,7 @@ from amp_tf.hooks.loss_scaling import CUSTOM_LOOP, runs_in_float16, should_scale
 from amp_tf.hooks.patches import Patches
 from amp_tf.loss_scaling import calls, is_loss_scaled, ledger
 
-# Attributes of an optimizer: its wrappers by graph (or "eager"), to which the variables belong; and
+# Attributes of an optimizer: its wrappers by graph (or eager code), to which variables belong; and
 # whether the program wrapped it itself.
 _WRAPPERS = "_amp_tf_wrappers"
 _BY_HAND = "_amp_tf_is_wrapped_by_hand"
@@ -56,14 +55,12 @@ def install(patches: Patches) -> None:
     Idempotent.
     """
     internals.TF1_SESSION_CLOSES.patch(patches, look_and_close)
-    internals.TF1_OPTIMIZER.patch(patches, _init)
+    internals.TF1_OPTIMIZER.surround(patches, _init)
     internals.TF1_GRADIENTS.patch(patches, _call)
-    internals.TF1_WRAPPER.patch(patches, _remember_wrapped)
+    internals.TF1_WRAPPER.surround(patches, _remember_wrapped)
     internals.TF1_SAVER.patch(patches, _restore)
-    internals.GRADIENTS_BY_TAPE.patch(patches, functools.partial(_gradient, 2))
-    internals.GRADIENTS_BY_GRAPH.patch(patches, functools.partial(_gradient, 1))
-    internals.WRITE_VARIABLES.patch(patches, _write)
-    internals.WRITE_REFERENCES.patch(patches, _write)
+    gradients.watch(patches, _note_sources)
+    internals.WRITE_VARIABLES.surround(patches, _write)
 
 
 def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
@@ -79,15 +76,13 @@ def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
     base = tf.compat.v1.train.Optimizer
     is_of_base = type(optimizer).compute_gradients is base.compute_gradients
     with tf.init_scope():
-        graph: Any = "eager"
-        if not tf.executing_eagerly():
-            graph = tf.compat.v1.get_default_graph()
+        graph, *_ = calls.places()
         by_graph = vars(optimizer).setdefault(_WRAPPERS, {})
         if graph not in by_graph and (reaches_base or is_of_base):
             wrapper = v1.LossScaleOptimizer(optimizer)
             vars(optimizer).pop(_BY_HAND, None)  # the program did not wrap it
             by_graph[graph] = wrapper
-            if graph != "eager":
+            if not tf.executing_eagerly():
                 state.watch_collections()
                 setattr(graph, _WATCHED, {**getattr(graph, _WATCHED, {}), wrapper: 1})
     return by_graph.get(graph)
@@ -104,10 +99,10 @@ def patch_overrides(optimizer: Any) -> None:
             patches.put(cls, "apply_gradients", _override)
 
 
-def _init(init: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
-    init(optimizer, *args, **kwargs)
+def _init(call: Any) -> None:
+    call()
     with surviving("tf.compat.v1.train.Optimizer"):
-        patch_overrides(optimizer)
+        patch_overrides(call.args[0])
 
 
 def _call(original: Any, optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -161,10 +156,10 @@ def _override(apply_gradients: Any, optimizer: Any, /, *args: Any, **kwargs: Any
         return step
 
 
-def _remember_wrapped(init: Any, wrapper: Any, /, opt: Any, *args: Any, **kwargs: Any) -> None:
-    init(wrapper, opt, *args, **kwargs)
+def _remember_wrapped(call: Any) -> None:
+    call()
     with surviving("MixedPrecisionLossScaleOptimizer"):
-        vars(opt)[_BY_HAND] = True
+        vars(call.args[0]._optimizer)[_BY_HAND] = True
 
 
 def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
@@ -262,32 +257,30 @@ def _look(wrapper: Any, session: Any, watched: dict[Any, int]) -> None:
     ledger.note_look(scaler.number, status)
 
 
-def _gradient(place: int, gradient: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _note_sources(sources: Any, taken: Any) -> None:
     """Records the variables whose gradients are taken in the graph that is being traced."""
     if not tf.executing_eagerly() and CUSTOM_LOOP not in state.current().warned:
         with surviving("GradientTape.gradient"):
-            sources = gradients.sources_of(place, args, kwargs)
             is_scaled = calls.is_scaled_place()
             for source in tf.nest.flatten(sources):
                 for handle in gradients.handles(source):
                     setattr(handle, _UNSCALED, not is_scaled)
-    return gradient(*args, **kwargs)
 
 
-def _write(write: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _write(call: Any) -> Any:
     """Warns once if a variable that gradients train is written where no loss is scaled."""
     if not tf.executing_eagerly() and CUSTOM_LOOP not in state.current().warned:
         with surviving("Variable.assign"):
-            written = kwargs.get("resource", kwargs.get("ref"))
-            if args:
-                written = args[0]
+            written = call.keywords.get("resource", call.keywords.get("ref"))
+            if call.args:
+                written = call.args[0]
             is_scaled = calls.is_scaled_place() or calls.is_scaled_step() or calls.is_inner_call()
             is_trained = any(
                 getattr(handle, _UNSCALED, False) for handle in gradients.handles(written)
             )
             if is_trained and not is_scaled and runs_in_float16():
                 _warn_of_loop()
-    return write(*args, **kwargs)
+    return call()
 
 
 def _warn_of_loop() -> None:
@@ -296,8 +289,10 @@ def _warn_of_loop() -> None:
     where = "a TF1 graph"
     if functions:
         where = f"function {functions[-1]!r}"
-    what = (
+    notices.warn_once(
+        CUSTOM_LOOP,
         "variables are written by gradients of a loss that is not scaled, in float16, so small "
-        "gradients are lost"
+        "gradients are lost",
+        where=where,
+        fix=_WRITE_THREE_LINES,
     )
-    notices.warn_once(CUSTOM_LOOP, what, where=where, fix=_WRITE_THREE_LINES)

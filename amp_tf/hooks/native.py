@@ -90,8 +90,8 @@ def nodes_to_preserve(item: int) -> frozenset[str]:
         size = ctypes.c_size_t()
         library.TF_GetNodesToPreserveListSize(item, ctypes.byref(count), ctypes.byref(size), status)
         check()
-        starts = (ctypes.c_void_p * count.value)()
-        lengths = (ctypes.c_size_t * count.value)()
+        starts = (_POINTER * count.value)()
+        lengths = (_SIZE * count.value)()
         storage = ctypes.create_string_buffer(max(size.value, 1))  # into which the starts point
         library.TF_GetNodesToPreserveList(item, starts, lengths, count, storage, size, status)
         check()
@@ -102,19 +102,13 @@ def nodes_to_preserve(item: int) -> frozenset[str]:
         library.TF_DeleteStatus(status)
 
 
-_Deallocator = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
-
-
 class _Buffer(ctypes.Structure):
     """``TF_Buffer`` of tensorflow/c/tf_buffer.h."""
 
-    data: Any  # an address
-    length: int
-    data_deallocator: Callable[[Any, int], None]
     _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("length", ctypes.c_size_t),
-        ("data_deallocator", _Deallocator),
+        ("data", _POINTER),
+        ("length", _SIZE),
+        ("data_deallocator", ctypes.CFUNCTYPE(None, _POINTER, _SIZE)),
     )
 
 
@@ -132,7 +126,7 @@ class ItemShapes:
         self._known: dict[str, Sequence[Shape | None]] = {}
         # Most tensors of a graph have one of a few shapes.
         self._parsed: dict[bytes, Shape | None] = {}
-        self._buffers: dict[int, tuple[Any, Any]] = {}  # by their number, with their addresses
+        self._buffers: dict[int, Any] = {}  # arrays of pointers to them, by their number
 
     def output_shapes(self, node: str) -> Sequence[Shape | None]:
         """The shapes of a node's output ports; empty where TensorFlow does not know them."""
@@ -168,14 +162,15 @@ class ItemShapes:
             return []
         if count.value not in self._buffers:
             each = (_Buffer * count.value)()
-            addresses = (ctypes.POINTER(_Buffer) * count.value)(*map(ctypes.pointer, each))
-            self._buffers[count.value] = each, addresses
-        buffers, addresses = self._buffers[count.value]
+            pointers = map(ctypes.pointer, each)
+            self._buffers[count.value] = (ctypes.POINTER(_Buffer) * count.value)(*pointers)
+        buffers = self._buffers[count.value]
         self._library.TF_GetOutputPropertiesList(
-            self._properties, node, addresses, count.value, self._status
+            self._properties, node, buffers, count.value, self._status
         )
         found = []
-        for buffer in buffers:
+        for pointer in buffers:
+            buffer = pointer.contents
             if buffer.data:
                 found.append(ctypes.string_at(buffer.data, buffer.length))
                 buffer.data_deallocator(buffer.data, buffer.length)
@@ -232,7 +227,7 @@ class Skip(enum.Enum):
 class _Gil(ctypes.Structure):
     """How the shim takes the interpreter lock: addresses of CPython's own functions."""
 
-    _fields_ = [(name, ctypes.c_void_p) for name in ("check", "ensure", "release")]
+    _fields_ = [(name, _POINTER) for name in ("check", "ensure", "release")]
 
 
 class Shim:
@@ -241,13 +236,11 @@ class Shim:
     def __init__(self, device_type: str) -> None:
         self.path = FOLDER / f"amp_tf_{device_type.lower()}.so"
         self._library = ctypes.CDLL(str(self.path))
-        self._emit = self._library.amp_tf_emit
-        self._set_callback = self._library.amp_tf_set_callback
-        self._emit.argtypes = [_POINTER, _TEXT, _SIZE]
-        self._set_callback.argtypes = [_CALLBACK, _INT]
+        self._library.amp_tf_emit.argtypes = [_POINTER, _TEXT, _SIZE]
+        self._library.amp_tf_set_callback.argtypes = [_CALLBACK, _INT]
         api = ctypes.pythonapi
         functions = (api.PyGILState_Check, api.PyGILState_Ensure, api.PyGILState_Release)
-        addresses = [ctypes.cast(function, ctypes.c_void_p) for function in functions]
+        addresses = [ctypes.cast(function, _POINTER) for function in functions]
         self._library.amp_tf_set_gil.argtypes = [_Gil, _INT]
         self._library.amp_tf_set_gil(_Gil(*addresses), PATIENCE_MS)
         self._library.amp_tf_skipped.argtypes = [_INT, ctypes.POINTER(_TEXT)]
@@ -298,7 +291,7 @@ class Shim:
         It runs with the GIL on threads of the shim's own.
         """
         self._callback = callback
-        self._set_callback(self._native, 0)
+        self._library.amp_tf_set_callback(self._native, 0)
 
     def _on_graph(self, *visit: int) -> None:
         if self._callback is not None:
@@ -309,9 +302,10 @@ class Shim:
 
         Returns how many of them are left after the wait.
         """
-        return int(self._set_callback(_NO_CALLBACK, wait_ms))
+        return int(self._library.amp_tf_set_callback(_NO_CALLBACK, wait_ms))
 
     def emit(self, output: int, graph: bytes) -> None:
         """Makes a serialized GraphDef the result of the call whose ``TF_Buffer`` is ``output``."""
-        if not self._emit(output, graph, len(graph)):  # TensorFlow keeps the original graph
+        # Without memory TensorFlow keeps the original graph.
+        if not self._library.amp_tf_emit(output, graph, len(graph)):
             raise MemoryError(f"no memory for a graph of {len(graph)} bytes")

@@ -16,8 +16,6 @@ from typing import Any
 
 @dataclasses.dataclass
 class _Installed:
-    owner: Any
-    name: str
     original: Any
     replacement: Any = None
     # If not, it was restored, but may still be inside a wrapper of somebody else.
@@ -29,10 +27,10 @@ class Patches:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._patches: list[_Installed] = []
+        self._patches: dict[tuple[Any, str], _Installed] = {}  # by owner and name
 
     def __bool__(self) -> bool:
-        return any(patch.is_on for patch in self._patches)
+        return any(patch.is_on for patch in self._patches.values())
 
     def put(self, owner: Any, name: str, ours: Callable[..., Any]) -> bool:
         """Replaces an attribute of a module or class until :meth:`restore`.
@@ -51,17 +49,14 @@ class Patches:
                     owner = base
                     break
             original = vars(owner)[name]
-            known = None
-            for patch in self._patches:
-                if patch.owner is owner and patch.name == name:
-                    known = patch
+            known = self._patches.get((owner, name))
             if known is not None and original is not known.original:
                 was_on = known.is_on
                 known.is_on = True
                 return not was_on
-            if known is not None:  # somebody put the original back
-                self._patches.remove(known)
-            patch = _Installed(owner, name, original)
+            # If it is known, somebody put the original back.
+            self._patches.pop((owner, name), None)
+            patch = _Installed(original)
 
             @functools.wraps(original)
             def replacement(*args: Any, **kwargs: Any) -> Any:
@@ -71,17 +66,14 @@ class Patches:
 
             patch.replacement = replacement
             setattr(owner, name, replacement)
-            self._patches.append(patch)
+            self._patches[owner, name] = patch
             return True
 
     def restore(self) -> None:
         """Restores every attribute that still holds our replacement. Idempotent."""
         with self._lock:
-            buried = []
-            for patch in reversed(self._patches):
+            for (owner, name), patch in reversed(list(self._patches.items())):
                 patch.is_on = False
-                if vars(patch.owner).get(patch.name) is patch.replacement:
-                    setattr(patch.owner, patch.name, patch.original)
-                else:
-                    buried.append(patch)
-            self._patches = buried
+                if vars(owner).get(name) is patch.replacement:
+                    setattr(owner, name, patch.original)
+                    del self._patches[owner, name]

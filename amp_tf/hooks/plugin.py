@@ -80,8 +80,8 @@ def _waiting() -> int:
     return number
 
 
-class _First(NamedTuple):
-    """A first visit that was not followed by a second one yet."""
+class Visit(NamedTuple):
+    """A visit that was not followed by a second one of the same graph yet."""
 
     preserve: frozenset[str]
     nodes: int  #: how many the graph had
@@ -92,31 +92,20 @@ class Visits:
     """The latest first visits, by TensorFlow's threads."""
 
     def __init__(self) -> None:
-        self._firsts: dict[int, _First] = {}
+        self._firsts: dict[int, Visit] = {}
 
-    def is_second(self, preserve: frozenset[str], nodes: int | None = None) -> bool:
-        """Tells whether this thread's last visit, which was a first one, was of this graph.
+    def take(self, preserve: frozenset[str]) -> Visit | None:
+        """Returns, and forgets, this thread's last visit, if it was of such a graph."""
+        first = self._firsts.pop(_waiting(), None)
+        if first is None or first.preserve != preserve:
+            return None
+        return first
 
-        Without ``nodes`` it must have been rewritten. With the number of its nodes the answer is
-        only likely, because TensorFlow's own optimizers change it; only counts depend on that
-        answer.
-        """
-        first = self._firsts.get(_waiting())
-        if first is None or preserve != first.preserve:
-            return False
-        is_same = first.is_rewritten
-        if nodes is not None:
-            is_same = abs(nodes - first.nodes) <= first.nodes // 2
-        if is_same:
-            self._firsts.pop(_waiting(), None)  # a third visit would be the first of another graph
-        return is_same
-
-    def note_first(self, preserve: frozenset[str], nodes: int, *, is_rewritten: bool) -> None:
-        """Remembers a first visit of a graph with so many nodes."""
-        self._firsts.pop(_waiting(), None)  # so that the last one stands at the end
+    def note(self, first: Visit) -> None:
+        """Remembers a first visit."""
         while len(self._firsts) >= _THREADS:  # threads that ended never come again
             self._firsts.pop(next(iter(self._firsts)), None)
-        self._firsts[_waiting()] = _First(preserve, nodes, is_rewritten)
+        self._firsts[_waiting()] = first
 
 
 def install(patches: Patches) -> None:
@@ -124,13 +113,10 @@ def install(patches: Patches) -> None:
 
     If the plugin cannot work, one warning says why, and TensorFlow runs without it. Idempotent.
     """
-
-    def convert(data: bytes, preserve: frozenset[str], shapes: Shapes) -> bytes | None:
-        return convert_graph(data, preserve, shapes, state.settings())
-
-    set_conversion(convert)
-    if TFLITE_CONVERTER.homes in sys.modules:  # some builds have none
-        TFLITE_CONVERTER.patch(patches, _convert_for_tflite)
+    set_conversion(lambda *graph: convert_graph(*graph, state.settings()))
+    home, _ = next(TFLITE_CONVERTER.each())
+    if home in sys.modules:  # some builds have none
+        TFLITE_CONVERTER.surround(patches, _convert_for_tflite)
 
 
 def set_conversion(convert: Convert) -> bool:
@@ -185,11 +171,11 @@ def count_skipped(reason: Skip) -> tuple[int, str]:
     return (visits + 1) // 2, first  # TensorFlow asks twice for each graph
 
 
-def _convert_for_tflite(convert: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _convert_for_tflite(call: Any) -> Any:
     with contextlib.ExitStack() as blocks:
         for shim in state.record(_Shims).values():
             blocks.enter_context(shim.converting())
-        return convert(*args, **kwargs)
+        return call()
 
 
 def _register() -> bool:
@@ -254,12 +240,16 @@ def _warn_of(error: Exception) -> None:
         notices.warn_once("grappler.failed", what, where=error.where, fix=error.fix)
         return
     why = f"{type(error).__name__}: {str(error).rstrip('.')}"
-    what = f"a graph stays in float32 because amp_tf failed on it ({why})"
-    fix = (
-        "Training goes on; please report it, with the files that "
-        f"{variable_of('log_path')}=<folder> makes amp_tf write. {DISABLE_VAR}=1 turns amp_tf off"
+    notices.warn_once(
+        "grappler.failed",
+        f"a graph stays in float32 because amp_tf failed on it ({why})",
+        where=_WHERE,
+        fix=(
+            "Training goes on; please report it, with the files that "
+            f"{variable_of('log_path')}=<folder> makes amp_tf write. {DISABLE_VAR}=1 turns amp_tf "
+            "off"
+        ),
     )
-    notices.warn_once("grappler.failed", what, where=_WHERE, fix=fix)
 
 
 def convert_graph(
@@ -271,7 +261,8 @@ def convert_graph(
     separately. Returns ``None`` if nothing changed. Raises a GraphError or RewriteError.
     """
     visits = state.record(Visits)
-    if CAST_SUFFIX.encode() in serialized and visits.is_second(preserve):
+    first = visits.take(preserve)
+    if first is not None and first.is_rewritten and CAST_SUFFIX.encode() in serialized:
         return None
     known = notices.known_only(config)
     result = pipeline.rewrite_serialized(
@@ -283,11 +274,13 @@ def convert_graph(
         shapes=shapes,
     )
     nodes = result.report.total
-    if not result.changed and visits.is_second(preserve, nodes):
+    # Whether it is a second visit is only likely here, because TensorFlow's own optimizers change
+    # the number of nodes. Only counts depend on that.
+    if first is not None and not result.changed and abs(nodes - first.nodes) <= first.nodes // 2:
         if result.log:
             result.log.note_second_visit()
         return None
-    visits.note_first(preserve, nodes, is_rewritten=result.changed)
+    visits.note(Visit(preserve, nodes, result.changed))
     reports.record(result.report, way="grappler")
     if not result.changed:
         if any(mark in serialized for mark in _XLA_MARKS):

@@ -16,6 +16,7 @@ amp_tf is on, because graphs of files have scopes, too.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, get_args
 
@@ -68,7 +69,8 @@ def install(patches: Patches) -> None:
     internals.FINISH_OP.patch(patches, _mark)
     internals.OPS_FOR_AN_OP.patch(patches, _follow_op)
     internals.RECORD_GRADIENT.patch(patches, _remember_scope)
-    internals.RECORD_OPERATION.patch(patches, _remember_scope_of_call)
+    in_current = functools.partial(change_backward, _in_current)
+    internals.RECORD_OPERATION.patch(patches, in_current)
     if internals.TAPE_GRADIENT.patch(patches, _recall_scope):
         pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
     internals.REPLICA_THREADS.patch(patches, _hand_on)
@@ -80,16 +82,9 @@ def _current() -> bytes | None:
     return getattr(state.current().here, "scope", None)
 
 
-@contextlib.contextmanager
-def _entering(value: bytes | None) -> Iterator[None]:
+def _entering(value: bytes | None) -> contextlib.AbstractContextManager[None]:
     """Runs a block in a scope; ``None`` changes nothing."""
-    here = state.current().here
-    outer = _current()
-    here.scope = value or outer
-    try:
-        yield
-    finally:
-        here.scope = outer
+    return state.within(scope=value or _current())
 
 
 def _in_current(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,7 +137,8 @@ def _recall_scope(gradient_function: Any, op_name: str, attr_tuple: Any, *args: 
         return gradient_function(op_name, attr_tuple, *args)
 
 
-def _remember_scope_of_call(
+def change_backward(
+    change: Callable[[Any], Any],
     record_operation: Any,
     op_type: str,
     output_tensors: Any,
@@ -150,7 +146,8 @@ def _remember_scope_of_call(
     backward_function: Any,
     forward_function: Any = None,
 ) -> None:
-    backward = _in_current(backward_function)
+    """Records a function for a tape, with another function for its gradient."""
+    backward = change(backward_function)
     record_operation(op_type, output_tensors, input_tensors, backward, forward_function)
 
 

@@ -8,13 +8,14 @@ collector's callbacks tell one from the other.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import gc
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from amp_tf.config import AmpConfig, Switches
@@ -60,7 +61,7 @@ class Runtime:
     refused: str = ""  #: the error in the environment, if that is why amp_tf is off
     #: of the process that prints the line at exit; a forked child does not
     exit_pid: int | None = None
-    #: of each thread: scope, collection
+    #: of each thread: its scope, and what it is doing
     here: threading.local = dataclasses.field(default_factory=threading.local)
     lock: Any = dataclasses.field(default_factory=threading.RLock)
     #: taken while amp_tf is turned on or off. That waits for rewrites that are running, and these
@@ -97,6 +98,18 @@ def record(kind: type[_Record]) -> _Record:
         _runtime.records.setdefault(kind, kind())
     found: _Record = _runtime.records[kind]
     return found
+
+
+@contextlib.contextmanager
+def within(**values: Any) -> Iterator[None]:
+    """Sets attributes of this thread (``Runtime.here``) for a block."""
+    here = vars(_runtime.here)
+    before = {name: here.get(name) for name in values}
+    here.update(values)
+    try:
+        yield
+    finally:
+        here.update(before)
 
 
 def seconds() -> float:
@@ -170,10 +183,12 @@ OF_TRANSFORMATIONS = ("Dataset_", "tf_data_experimental_", "map_on_gpu_")
 
 def traced_functions() -> list[str]:
     """The live functions that TensorFlow has traced, without those of input pipelines."""
-    names = [name for name in function_names() if name.startswith(TRACED)]
-    return sorted(
-        name for name in names if not name.removeprefix(TRACED).startswith(OF_TRANSFORMATIONS)
-    )
+    found = []
+    for name in sorted(function_names()):
+        plain = name.removeprefix(TRACED)
+        if plain != name and not plain.startswith(OF_TRANSFORMATIONS):
+            found.append(name)
+    return found
 
 
 def function_names() -> set[str]:

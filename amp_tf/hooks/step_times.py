@@ -77,11 +77,11 @@ def install(patches: Patches) -> None:
     Idempotent.
     """
     state.watch_collections()
-    internals.STEP_BEGINS.patch(patches, _begin)
-    internals.STEP_ENDS.patch(patches, _end)
-    internals.STEPS_ALONE.patch(patches, _call_model)
-    internals.CALL_TF_FUNCTION.patch(patches, _call_function)
-    internals.RUN_SESSION.patch(patches, _run_session)
+    internals.STEP_BEGINS.surround(patches, _begin)
+    internals.STEP_ENDS.surround(patches, _end)
+    internals.STEPS_ALONE.surround(patches, _call_model)
+    internals.CALL_TF_FUNCTION.surround(patches, _call_function)
+    internals.RUN_SESSION.surround(patches, _run_session)
 
 
 def rows() -> list[dict[str, Any]]:
@@ -108,62 +108,61 @@ def _add(way: str, name: str, seconds: float, count: int, subject: Any = None) -
         on_step(way, name, seconds, count, subject)
 
 
-def _begin(original: Any, self: Any, /, batch: Any, *args: Any, **kwargs: Any) -> Any:
+def _begin(call: Any) -> Any:
     with _unmeasured:
-        kind = _kind_of(original)
-        marks = vars(self).setdefault(_MARKS, {})
+        kind, marks, batch = _place_of(call)
         if not batch or kind not in marks:
             marks[kind] = (batch, time.perf_counter())
-    return original(self, batch, *args, **kwargs)
+    return call()
 
 
-def _end(original: Any, self: Any, /, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    result = original(self, batch, *args, **kwargs)
+def _end(call: Any) -> Any:
+    result = call()
     with _unmeasured:
         now = time.perf_counter()
-        kind = _kind_of(original)
-        marks = vars(self).setdefault(_MARKS, {})
+        kind, marks, batch = _place_of(call)
         first, since = marks.get(kind, (batch, now))
         _add(KERAS, _KINDS[kind], now - since, max(1, batch - first + 1))
         marks[kind] = (batch + 1, now)
     return result
 
 
-def _kind_of(method: Any) -> str:
-    """The kind of steps that a method of a list of callbacks is for: ``on_train_batch_end``."""
-    return str(method.__name__).split("_")[1]
+def _place_of(call: Any) -> tuple[str, dict[str, tuple[int, float]], int]:
+    """The kind of steps that a list of callbacks is called for, its marks, and the batch."""
+    callbacks, batch = call.args[:2]
+    kind = call.func.__name__.split("_")[1]  # of on_train_batch_end
+    return kind, vars(callbacks).setdefault(_MARKS, {}), batch
 
 
-def _call_model(original: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
-    with _timing(KERAS, original.__name__):
-        return original(model, *args, **kwargs)
+def _call_model(call: Any) -> Any:
+    with _timing(KERAS, call.func.__name__):
+        return call()
 
 
-def _call_function(original: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _call_function(call: Any) -> Any:
+    function = call.args[0]
     if not _is_a_step(function):
-        return original(function, *args, **kwargs)
+        return call()
     with _timing(FUNCTION, str(getattr(function, "__name__", "a function")), function):
-        return original(function, *args, **kwargs)
+        return call()
 
 
-def _run_session(original: Any, session: Any, /, fetches: Any, *args: Any, **kwargs: Any) -> Any:
+def _run_session(call: Any) -> Any:
+    session, *others = call.args
+    fetches = call.keywords.get("fetches", others and others[0])
     with _timing(SESSION, _name_of(fetches), (session, fetches)):
-        return original(session, fetches, *args, **kwargs)
+        return call()
 
 
 @contextlib.contextmanager
 def _timing(way: str, name: str, subject: Any = None) -> Iterator[None]:
     """Measures a call. Calls inside it are not counted, and neither is a call that raises."""
-    here = state.current().here
-    if getattr(here, "is_timed", False) or state.is_collecting():
+    if getattr(state.current().here, "is_timed", False) or state.is_collecting():
         yield
         return
-    here.is_timed = True
     begin = time.perf_counter()
-    try:
+    with state.within(is_timed=True):
         yield
-    finally:
-        here.is_timed = False
     with _unmeasured:
         _add(way, name, time.perf_counter() - begin, 1, subject)
 

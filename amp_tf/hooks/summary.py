@@ -27,6 +27,9 @@ from amp_tf.reporting import reports
 from amp_tf.reporting.reports import RewriteReport, Totals
 from amp_tf.reporting.text import plural, why_no_node
 
+#: a part of a report, as JSON holds it
+Facts = dict[str, Any]
+
 EAGER = (
     "TensorFlow ran no graph of four nodes or more (it runs eagerly what is not in a tf.function, "
     "in Keras' fit, evaluate or predict, or in a session)"
@@ -154,7 +157,7 @@ def report() -> RewriteReport:
     return dataclasses.replace(reports.of_process(), summary=line(), facts=facts)
 
 
-def _describe_process() -> dict[str, Any]:
+def _describe_process() -> Facts:
     ended = ""
     error = getattr(sys, "last_type", None)
     if error is not None:
@@ -176,9 +179,9 @@ def _describe_process() -> dict[str, Any]:
     }
 
 
-def _list_settings() -> list[dict[str, Any]]:
+def _list_settings() -> list[Facts]:
     """The settings in force and the registered ops, each once."""
-    found: list[dict[str, Any]] = [*sources(process_state.settings())]
+    found: list[Facts] = [*sources(process_state.settings())]
     rows = {row.op: row for row in registered_rows()}
     for row in rows.values():
         why = f"{row.op_list} list, because it {row.why}"
@@ -186,17 +189,18 @@ def _list_settings() -> list[dict[str, Any]]:
     return found
 
 
-def _list_devices() -> list[dict[str, Any]]:
+def _list_devices() -> list[Facts]:
     found = Hardware.detect_cpu()
     if reports.totals().graphs:  # else it may not look for GPUs yet
         found = process_state.hardware()
-    cpu = {
-        "type": "CPU",
-        "bfloat16": found.cpu_has_bf16,
-        "avx512": found.cpu_has_avx512,
-        "costs": found.costs.source,
-    }
-    devices: list[dict[str, Any]] = [cpu]
+    devices: list[Facts] = [
+        {
+            "type": "CPU",
+            "bfloat16": found.cpu_has_bf16,
+            "avx512": found.cpu_has_avx512,
+            "costs": found.costs.source,
+        }
+    ]
     for pair in found.gpu_capabilities:
         tf32 = process_state.uses_tf32(pair)
         devices.append({"type": "GPU", "compute_capability": [*pair], "tf32": tf32})

@@ -47,6 +47,7 @@ from amp_tf.config import (
 from amp_tf.errors import ConfigError
 from amp_tf.hooks import imports, notices
 from amp_tf.hooks import state as process_state
+from amp_tf.hooks.state import current
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,32 +60,41 @@ class Hook:
     is_wanted: Callable[[AmpConfig], bool] = lambda config: True  #: whether settings ask for it
 
 
-def _scales_losses(config: AmpConfig) -> bool:
-    return config.precision != "bfloat16"  # in which nothing is ever scaled
-
-
-def _times_steps(config: AmpConfig) -> bool:
-    return config.report_path is not None or process_state.current().on_step is not None
-
-
-def _sums_in_16_bit(config: AmpConfig) -> bool:
-    return config.allreduce != "float32"
-
-
 _ALL = ("tensorflow", "keras", "tf_keras")
 HOOKS: tuple[Hook, ...] = (
     Hook("graph_rewrite", "amp_tf.hooks.plugin", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.xla", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.input_pipelines", _ALL),
-    Hook("graph_rewrite", "amp_tf.hooks.all_reduce", ("tensorflow",), _sums_in_16_bit),
+    Hook(
+        "graph_rewrite",
+        "amp_tf.hooks.all_reduce",
+        ("tensorflow",),
+        lambda config: config.allreduce != "float32",
+    ),
     Hook("graph_rewrite", "amp_tf.hooks.workers", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.report_files", ("tensorflow",)),
-    Hook("graph_rewrite", "amp_tf.hooks.step_times", _ALL, _times_steps),
+    Hook(
+        "graph_rewrite",
+        "amp_tf.hooks.step_times",
+        _ALL,
+        lambda config: bool(config.report_path or current().on_step),
+    ),
     Hook("graph_rewrite", "amp_tf.hooks.scope", ("tensorflow",)),
     Hook("graph_rewrite", "amp_tf.hooks.conflicts", ("keras", "tf_keras")),
     Hook("graph_rewrite", "amp_tf.hooks.layer_paths", _ALL),
-    Hook("loss_scaling", "amp_tf.hooks.loss_scaling", _ALL, _scales_losses),
-    Hook("loss_scaling", "amp_tf.hooks.loss_scaling_v1", ("tensorflow",), _scales_losses),
+    # In bfloat16 nothing is ever scaled.
+    Hook(
+        "loss_scaling",
+        "amp_tf.hooks.loss_scaling",
+        _ALL,
+        lambda config: config.precision != "bfloat16",
+    ),
+    Hook(
+        "loss_scaling",
+        "amp_tf.hooks.loss_scaling_v1",
+        ("tensorflow",),
+        lambda config: config.precision != "bfloat16",
+    ),
 )
 
 EVERYTHING = Switches(graph_rewrite=True, loss_scaling=True)
@@ -114,7 +124,7 @@ class Handle(contextlib.AbstractContextManager["Handle"]):
             f"{name}={value!r}" for name, value in fields if value != getattr(AmpConfig, name)
         ]
         state = "off"
-        if self in process_state.current().stack:
+        if self in current().stack:
             state = "under later settings"
         if _active() is self:
             state = "on"
@@ -122,7 +132,16 @@ class Handle(contextlib.AbstractContextManager["Handle"]):
 
     def uninstall(self) -> None:
         """Takes these settings back: those before are in force again, unless later ones are."""
-        _take_back(self)
+        with current().switching:
+            rest = [other for other in current().stack if other is not self]
+            if _active() is not self:
+                process_state.note(stack=rest)
+            elif not rest:
+                _turn_off(BY_HANDLE)
+            elif rest[-1]._by_environment:  # which may say something else by now
+                _follow_environment()
+            else:
+                _turn_on(rest)
 
     def __exit__(self, *_: object) -> None:
         self.uninstall()
@@ -133,27 +152,10 @@ def _active() -> Handle | None:
 
     The one below it is in force again once it is taken back.
     """
-    stack: list[Handle] = process_state.current().stack
+    stack: list[Handle] = current().stack
     if not stack:
         return None
     return stack[-1]
-
-
-def _set_stack(stack: list[Handle]) -> None:
-    process_state.note(stack=stack, refused="")
-
-
-def _take_back(handle: Handle) -> None:
-    with process_state.current().switching:
-        rest = [other for other in process_state.current().stack if other is not handle]
-        if _active() is not handle:
-            process_state.note(stack=rest)
-        elif not rest:
-            _turn_off(BY_HANDLE)
-        elif rest[-1]._by_environment:  # which may say something else by now
-            _follow_environment()
-        else:
-            _turn_on(rest)
 
 
 def obey_environment(changed: str | None = None) -> None:
@@ -168,9 +170,9 @@ def obey_environment(changed: str | None = None) -> None:
     """
     if changed is not None and changed not in _NAMES:
         return
-    with process_state.current().switching:
+    with current().switching:
         active = _active()
-        is_quiet = active is None and not process_state.current().refused
+        is_quiet = active is None and not current().refused
         if is_quiet and changed is not None and changed not in (*SWITCH_VARS, DISABLE_VAR):
             return
         if active is None or active._by_environment or _is_forbidden():
@@ -178,9 +180,8 @@ def obey_environment(changed: str | None = None) -> None:
 
 
 def _turn_off(reason: str) -> None:
-    with process_state.current().switching:
-        _set_stack([])
-        process_state.note(off=reason, switches=Switches())
+    with current().switching:
+        process_state.note(stack=[], refused="", off=reason, switches=Switches())
         imports.forget(_on_import)
         _uninstall_hooks()
 
@@ -190,13 +191,13 @@ def _turn_on(stack: list[Handle]) -> None:
     active = _active()
     if active is not None and active._switches != wanted:
         _uninstall_hooks()
-    _set_stack(stack)
     off = ""
     if not wanted.graph_rewrite:
         name, value = deciding_switch()
         why = f"{name} is {value or 'not set'}"
         off = f"the graph rewrite is off ({why}): only losses are scaled"
-    process_state.note(off=off, traced=process_state.traced_functions())
+    traced = process_state.traced_functions()
+    process_state.note(stack=stack, refused="", off=off, traced=traced)
     imports.forget(_on_import)
     _report_at_exit()
     for trigger in _ALL:
@@ -204,7 +205,7 @@ def _turn_on(stack: list[Handle]) -> None:
 
 
 def _on_import(trigger: str) -> None:
-    with process_state.current().switching:
+    with current().switching:
         active = _active()
         if active is not None:
             process_state.note(config=active.config, switches=active._switches)
@@ -213,12 +214,12 @@ def _on_import(trigger: str) -> None:
 
 def _follow_environment(*, is_asked_first: bool = False) -> None:
     now = _active()
-    was_asked = is_asked_first or now is not None or bool(process_state.current().refused)
+    was_asked = is_asked_first or now is not None or bool(current().refused)
     try:
         asked, reason = _asked_by_environment()
     except ConfigError as error:
         # It is reported once while it is the reason for amp_tf being off.
-        if str(error) != process_state.current().refused:
+        if str(error) != current().refused:
             warn_of_unknown_variables()
             notices.emit(logging.WARNING, f"stays off, the program runs in float32: {error}")
         where = error.where or "the environment"
@@ -235,14 +236,14 @@ def _follow_environment(*, is_asked_first: bool = False) -> None:
 
 
 def _report_at_exit() -> None:
-    if process_state.current().exit_pid is None:
+    if current().exit_pid is None:
         process_state.note(exit_pid=os.getpid())
         atexit.register(_at_exit)
 
 
 def _at_exit() -> None:
     """Prints the line and writes the report; no Python runs on TensorFlow's threads after that."""
-    state = process_state.current()
+    state = current()
     # A forked child converts too, but its parent prints the line.
     is_child = os.getpid() != state.exit_pid
     reports = sys.modules.get("amp_tf.reporting.reports")
@@ -265,7 +266,7 @@ def install_hooks(trigger: str) -> None:
 
     One that fails is warned about and named in the line at exit.
     """
-    state = process_state.current()
+    state = current()
     for hook in HOOKS:
         if not hook.is_wanted(process_state.settings()):
             uninstall(hook.home)  # earlier settings may have asked for it
@@ -278,11 +279,10 @@ def _try_to_install(home: str) -> None:
         install(home)
         process_state.note_install(home)
     except Exception as error:
-        failure = f"{type(error).__name__}: {error}"
-        process_state.note_install(home, failure.splitlines()[0])
-        what = f"a hook was not installed ({failure})"
+        process_state.note_install(home, f"{type(error).__name__}: {error}".splitlines()[0])
+        what = "a hook was not installed"
         fix = "The program goes on without it; please report this with your TensorFlow version"
-        notices.warn_once(f"install.{home}", what, where=home, fix=fix)
+        notices.warn_of_error(f"install.{home}", what, error, where=home, fix=fix)
 
 
 def install(home: str) -> None:
@@ -361,8 +361,8 @@ def enable(config: AmpConfig | None = None, **settings: Any) -> Handle:
             f"stays off, although the program calls amp_tf.enable(): {DISABLE_VAR} is set",
         )
         return wanted
-    with process_state.current().switching:
-        _turn_on([*process_state.current().stack, wanted])
+    with current().switching:
+        _turn_on([*current().stack, wanted])
     return wanted
 
 
@@ -388,8 +388,9 @@ def warn_of_unknown_variables() -> None:
         fix = "docs/variables.md lists the variables"
         if close:
             fix = f"Write {close}, if that is meant"
-        what = "this is not a variable of amp_tf"
-        notices.warn_once(f"variable.{name}", what, where=name, fix=fix)
+        notices.warn_once(
+            f"variable.{name}", "this is not a variable of amp_tf", where=name, fix=fix
+        )
 
 
 def _is_forbidden() -> bool:

@@ -37,20 +37,20 @@ class _Job:
 
 def install(patches: Patches) -> None:
     """Compares the settings of workers from now on. Idempotent."""
-    internals.CONNECT_WORKERS.patch(patches, _connect)
-    internals.STEPS_OF_WORKERS.patch(patches, _run)
+    internals.CONNECT_WORKERS.surround(patches, _connect)
+    internals.STEPS_OF_WORKERS.surround(patches, _run)
     with _surviving():
         _announce()  # the program may have connected before it turned amp_tf on
 
 
-def _connect(original: Any, *args: Any, **kwargs: Any) -> Any:
-    result = original(*args, **kwargs)
+def _connect(call: Any) -> Any:
+    result = call()
     with _surviving():
         _announce()
     return result
 
 
-def _run(original: Any, strategy: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _run(call: Any) -> Any:
     job = record(_Job)
     if settings() is not job.agreed:
         job.agreed = settings()
@@ -66,13 +66,16 @@ def _run(original: Any, strategy: Any, /, *args: Any, **kwargs: Any) -> Any:
                     "their devices differ: what one of them skips, all must skip"
                 ),
             )
-    return original(strategy, *args, **kwargs)
+    return call()
 
 
 def _surviving() -> contextlib.AbstractContextManager[None]:
-    what = "the settings of the workers are not compared"
-    where = "MultiWorkerMirroredStrategy"
-    return notices.surviving("workers", what, where=where, fix="Set the same ones for each worker")
+    return notices.surviving(
+        "workers",
+        "the settings of the workers are not compared",
+        where="MultiWorkerMirroredStrategy",
+        fix="Set the same ones for each worker",
+    )
 
 
 def _announce() -> None:
@@ -127,8 +130,7 @@ def _facts() -> dict[str, Any]:
     facts["loss scaling"] = loss_scaling.runs_in_float16()
     for row in registered_rows():
         facts[f"the list of op {row.op}"] = row.op_list
-    found: dict[str, Any] = json.loads(json.dumps(facts))
-    return found
+    return dict(json.loads(json.dumps(facts)))
 
 
 def _differences(theirs: dict[str, Any], mine: dict[str, Any]) -> list[str]:

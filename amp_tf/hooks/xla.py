@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from amp_tf.config import AmpConfig
@@ -32,14 +32,18 @@ from amp_tf.graph.templates import referenced
 from amp_tf.hooks import internals, notices
 from amp_tf.hooks import state as process_state
 from amp_tf.hooks.patches import Patches
+from amp_tf.hooks.state import count_failure, find_function, record, settings
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import reports
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting import pipeline
 from amp_tf.rewriting.pipeline import RewriteResult
 
+#: FunctionDefs, or their AtomicFunctions, by name
+Definitions = dict[str, Any]
 
-class _Rewritten(weakref.WeakValueDictionary[bytes, Any]):
+
+class _Rewritten(weakref.WeakValueDictionary[str, Any]):
     """The AtomicFunctions that were rewritten, by name, as long as they live."""
 
 
@@ -55,8 +59,8 @@ def install(patches: Patches) -> None:
     # These stay: what was rewritten must be given in its original form even after amp_tf was turned
     # off.
     staying = process_state.patches(f"{__name__}, staying")
-    internals.DESCRIBE_GRAPH.patch(staying, _describe_graph)
-    internals.DESCRIBE_FUNCTION.patch(staying, _describe_function)
+    internals.DESCRIBE_GRAPH.surround(staying, _describe_graph)
+    internals.DESCRIBE_FUNCTION.surround(staying, _describe_function)
     internals.ADD_FUNCTION.patch(staying, _add_function)
     # Last: without those, nothing is rewritten.
     internals.MAKE_FUNCTION.patch(patches, _make_and_rewrite)
@@ -71,16 +75,19 @@ def _make_and_rewrite(
     from_func_graph: Any, /, name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any
 ) -> Any:
     function = from_func_graph(name, graph, attrs, *args, **kwargs)
-    process_state.record(_Rewritten).pop(function.name, None)  # it was overwritten
+    record(_Rewritten).pop(function.name.decode(), None)  # it was overwritten
     mark = (attrs or {}).get("_XlaMustCompile", False)
     if getattr(mark, "b", mark):
         try:
-            _convert(function, process_state.settings())
+            _convert(function, settings())
         except Exception as error:  # the program goes on with the original function
-            process_state.count_failure(error)
-            where = f"function {function.name.decode()!r} for XLA"
+            count_failure(error)
             notices.warn_of_error(
-                "xla.failed", "stays in float32", error, where=where, fix=notices.REPORT
+                "xla.failed",
+                "stays in float32",
+                error,
+                where=f"function {function.name.decode()!r} for XLA",
+                fix=notices.REPORT,
             )
     return function
 
@@ -89,21 +96,19 @@ def _convert(function: Any, config: AmpConfig) -> None:
     """Rewrites a function that was just registered, and registers the clones that it calls."""
     from tensorflow.core.framework.function_pb2 import FunctionDefLibrary
 
-    original = process_state.find_function(function.name)
+    original = find_function(function.name)
 
     def find_as_written(name: str) -> Any:
         if _is_rewritten(name):
             return None
-        return process_state.find_function(name)
+        return find_function(name)
 
     # The types of the arguments depend on whether any called function computes products.
-    library = FunctionDefLibrary(function=called_by(original, process_state.find_function).values())
+    library = FunctionDefLibrary(function=called_by(original, find_function).values())
     callees = called_by(original, find_as_written)
-    settings = notices.known_only(config)
+    known = notices.known_only(config)
     given = [*callees.values()]
-    results = pipeline.rewrite_program(
-        original, given, settings, hardware(), library, traced=function
-    )
+    results = pipeline.rewrite_program(original, given, known, hardware(), library, traced=function)
     result, *of_callees = results
     changed = pipeline.name_clones([*given, original], [*of_callees, result])
     if changed:
@@ -113,7 +118,7 @@ def _convert(function: Any, config: AmpConfig) -> None:
     reports.record(RewriteReport(graphs), way="xla")
 
 
-def called_by(definition: Any, find: Callable[[str], Any]) -> dict[str, Any]:
+def called_by(definition: Any, find: Callable[[str], Any]) -> Definitions:
     """Finds the FunctionDefs that a FunctionDef calls, directly or not, by name, in postorder.
 
     The search is depth first. It does not recurse, because Python's stack is too short for a chain
@@ -122,23 +127,19 @@ def called_by(definition: Any, find: Callable[[str], Any]) -> dict[str, Any]:
     Args:
         find: returns the FunctionDef of a name, or ``None``.
     """
-    found: dict[str, Any] = {}
+    found: Definitions = {}
     visited = {definition.signature.name}
-    path = [(definition, _calls(definition))]
-    while path:
-        function, calls = path[-1]
-        for name in calls:
-            inner = None
-            if name not in visited:
-                visited.add(name)
-                inner = find(name)
-            if inner is not None:
-                path.append((inner, _calls(inner)))
-                break
-        else:
-            path.pop()
-            found[function.signature.name] = function
-    del found[definition.signature.name]
+    waiting: list[tuple[str, Any]] = [(name, None) for name in _calls(definition)]
+    while waiting:
+        name, function = waiting.pop()
+        if function is not None:  # all that it calls was found
+            found[name] = function
+        elif name not in visited:
+            visited.add(name)
+            function = find(name)
+            if function is not None:
+                waiting.append((name, function))
+                waiting += [(called, None) for called in _calls(function)]
     return found
 
 
@@ -147,16 +148,16 @@ def _calls(definition: Any) -> Iterator[str]:
         yield from referenced(node)
 
 
-def _register(function: Any, original: Any, changed: Mapping[str, Any]) -> None:
+def _register(function: Any, original: Any, changed: Definitions) -> None:
     """Puts the last definition that changed in a function's place, and registers the clones."""
     clones = _replace(function, original, changed)
     function._amp_tf_original = original.SerializeToString()
     function._amp_tf_rewritten = [*changed.values()][-1].SerializeToString()
     function._amp_tf_clones = frozenset(clones)
-    process_state.record(_Rewritten)[function.name] = function
+    record(_Rewritten)[function.name.decode()] = function
 
 
-def _replace(function: Any, original: Any, changed: Mapping[str, Any]) -> dict[str, Any]:
+def _replace(function: Any, original: Any, changed: Definitions) -> Definitions:
     """Gives a function another definition, the last that changed.
 
     Returns the clones that it calls, which it keeps alive.
@@ -175,18 +176,18 @@ def _replace(function: Any, original: Any, changed: Mapping[str, Any]) -> dict[s
     return clones
 
 
-def _register_clones(function: Any, changed: Mapping[str, Any]) -> dict[str, Any]:
+def _register_clones(function: Any, changed: Definitions) -> Definitions:
     """Registers all changed definitions except the last, as long as the returned objects live.
 
     Returns the objects by their new names.
     """
-    clones: dict[str, Any] = {}
+    clones: Definitions = {}
     for name, clone in [*changed.items()][:-1]:
         clones[clone.signature.name] = _atomic_clone(function, name.encode(), clone, clones)
     return clones
 
 
-def _atomic_clone(function: Any, original: bytes, clone: Any, made: dict[str, Any]) -> Any:
+def _atomic_clone(function: Any, original: bytes, clone: Any, made: Definitions) -> Any:
     """Registers a clone, as long as the returned object lives.
 
     The object has the graph that the user wrote.
@@ -251,17 +252,17 @@ def _is_rewritten_alone(definition: Any) -> bool:
 
 
 def _is_rewritten(name: str) -> bool:
-    return name.encode() in process_state.record(_Rewritten)
+    return name in record(_Rewritten)
 
 
-def _define_copies(function: Any) -> dict[str, Any]:
+def _define_copies(function: Any) -> Definitions:
     """Defines copies of the functions that a function calls and that may be rewritten alone.
 
     Returns the new definitions by the names that they had: the copies, then functions that call
     them, and last, under its own name, the given one.
     """
-    root = process_state.find_function(function.name)
-    given = [*called_by(root, process_state.find_function).values(), root]
+    root = find_function(function.name)
+    given = [*called_by(root, find_function).values(), root]
     results = []
     for definition in given:
         is_copied = definition is root or _is_rewritten_alone(definition)
@@ -269,22 +270,21 @@ def _define_copies(function: Any) -> dict[str, Any]:
     return pipeline.name_clones(given, results, prefix=COPY)
 
 
-def _key(name: str | bytes) -> bytes:
-    return name if isinstance(name, bytes) else name.encode()
-
-
-def _describe_graph(describe: Any, graph: Any, /, *args: Any, **kwargs: Any) -> Any:
-    definition, version = describe(graph, *args, **kwargs)
-    what = "functions for XLA are written as they were rewritten, in 16 bit"
-    fix = "Export in a process with AMP_TF_DISABLE=1, and please report this"
-    with notices.surviving("exporting", what, where="tf.Graph.as_graph_def", fix=fix):
+def _describe_graph(call: Any) -> Any:
+    definition, version = call()
+    with notices.surviving(
+        "exporting",
+        "functions for XLA are written as they were rewritten, in 16 bit",
+        where="tf.Graph.as_graph_def",
+        fix="Export in a process with AMP_TF_DISABLE=1, and please report this",
+    ):
         restore(definition.library)
     return definition, version
 
 
-def _describe_function(describe: Any, context: Any, /, name: str | bytes) -> Any:
-    definition = describe(context, name)
-    function = process_state.record(_Rewritten).get(_key(name))
+def _describe_function(call: Any) -> Any:
+    definition = call()
+    function = record(_Rewritten).get(definition.signature.name)
     if function is not None:
         definition.ParseFromString(function._amp_tf_original)
     return definition
@@ -296,7 +296,7 @@ def _add_function(add: Any, context: Any, /, definition: Any) -> None:
     The two functions above give out definitions as the program wrote them. In the place of such a
     one, the rewritten definition is added.
     """
-    function = process_state.record(_Rewritten).get(_key(definition.signature.name))
+    function = record(_Rewritten).get(definition.signature.name)
     if function is not None:
         parse = type(definition).FromString
         if definition == parse(function._amp_tf_original):
@@ -308,21 +308,16 @@ def _add_function(add: Any, context: Any, /, definition: Any) -> None:
 
 def restore(library: Any) -> None:
     """Puts the original functions back into a FunctionDefLibrary, in place, without the clones."""
-    rewritten = process_state.record(_Rewritten)
+    rewritten = record(_Rewritten)
     if not rewritten:
         return
     present = {definition.signature.name: definition for definition in library.function}
     clones: set[str] = set()
     for name, function in list(rewritten.items()):
-        definition = present.get(name.decode())
+        definition = present.get(name)
         if definition is not None:
             definition.ParseFromString(function._amp_tf_original)
             clones |= function._amp_tf_clones
-    if clones.isdisjoint(present):
-        return
-    kept = type(library)()
-    for name, definition in present.items():
-        if name not in clones:
-            kept.function.append(definition)
-    del library.function[:]
-    library.MergeFrom(kept)
+    for number, definition in reversed([*enumerate(library.function)]):
+        if definition.signature.name in clones:
+            del library.function[number]

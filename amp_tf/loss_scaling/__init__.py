@@ -84,8 +84,11 @@ def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
             ),
         )
     if is_loss_scaled(inner_optimizer):
-        what = "the optimizer is a LossScaleOptimizer already"
-        raise ConfigError(what, where="LossScaleOptimizer", fix="Wrap it once")
+        raise ConfigError(
+            "the optimizer is a LossScaleOptimizer already",
+            where="LossScaleOptimizer",
+            fix="Wrap it once",
+        )
     for module_name, path, adapter in _ADAPTERS:
         cls: Any = sys.modules.get(module_name)
         for part in path:
@@ -105,6 +108,6 @@ def is_loss_scaled(optimizer: Any) -> bool:
     This package, Keras, tf_keras and TF1 have wrappers that do, and Keras has a constant factor.
     """
     wrappers = {"LossScaleOptimizer", "LossScaleOptimizerV3", "MixedPrecisionLossScaleOptimizer"}
-    names = {cls.__name__ for cls in type(optimizer).__mro__}
-    is_wrapper = not names.isdisjoint(wrappers)
-    return is_wrapper or getattr(optimizer, "loss_scale_factor", None) is not None
+    if any(cls.__name__ in wrappers for cls in type(optimizer).__mro__):
+        return True
+    return getattr(optimizer, "loss_scale_factor", None) is not None

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import itertools
+import dataclasses
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -64,55 +64,30 @@ LEFT_TO_LOOP = "get_scaled_loss was called without get_unscaled_gradients"
 _MARK = "_amp_tf_is_scaled"
 
 
+def _unknown() -> None:
+    """Stands for a factor that is not known."""
+
+
+@dataclasses.dataclass
 class Tally:
     """Counts the calls of one kind in a step, and the updates of each variable since the first."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.updates: collections.Counter[int] = collections.Counter()  #: by the variable's id
-        self.is_over = False  #: ``apply_gradients`` followed, so the next call begins anew
-
-    def add(self, other: Tally) -> None:
-        """Adds what was counted elsewhere."""
-        self.count += other.count
-        self.updates.update(other.updates)
-
-    def covers(self, trained: Iterable[int]) -> bool:
-        """Tells whether one more update of these variables belongs to these calls."""
-        return self.count > 0 and all(self.updates[number] < self.count for number in trained)
+    count: int = 0
+    #: by the variable's id
+    updates: collections.Counter[int] = dataclasses.field(default_factory=collections.Counter)
+    is_over: bool = False  #: ``apply_gradients`` followed, so the next call begins anew
 
 
+@dataclasses.dataclass(eq=False)
 class Made:
     """The calls that one replica or thread made of one scaler, in one graph or eagerly."""
 
-    def __init__(self) -> None:
-        self.losses = Tally()  #: scaled ones
-        self.lists = Tally()  #: lists of unscaled gradients; a LossScaler's step takes one off
-        self.is_open = False  #: a loss was scaled, and no step made since
-        self.divides_in_step = False  #: by scale_loss
-        self.scale: Callable[[], Any] = _unknown  #: returns the factor of the last loss
-
-    def begin(self) -> None:
-        """Begins a step, by its first loss, if the one before is over."""
-        if self.losses.is_over:
-            self.losses = Tally()
-            self.divides_in_step = False
-            self.scale = _unknown
-        if self.lists.is_over:
-            self.lists = Tally()
-
-    def end(self) -> None:
-        """Ends the step: the next loss, and the next list, belong to another one."""
-        self.is_open = False
-        self.losses.is_over = True
-        self.lists.is_over = True
-
-    def add(self, other: Made) -> None:
-        """Adds the calls that were made elsewhere."""
-        self.losses.add(other.losses)
-        self.lists.add(other.lists)
-        self.is_open |= other.is_open
-        self.divides_in_step |= other.divides_in_step
+    losses: Tally = dataclasses.field(default_factory=Tally)  #: scaled ones
+    #: lists of unscaled gradients; a LossScaler's step takes one off
+    lists: Tally = dataclasses.field(default_factory=Tally)
+    is_open: bool = False  #: a loss was scaled, and no step made since
+    divides_in_step: bool = False  #: by scale_loss
+    scale: Callable[[], Any] = _unknown  #: returns the factor of the last loss
 
 
 class Calls:
@@ -120,8 +95,9 @@ class Calls:
 
     def __init__(self) -> None:
         self.is_used = False  #: whether any loss was scaled
-        self._made: weakref.WeakKeyDictionary[Any, dict[_Caller, Made]]
-        self._made = weakref.WeakKeyDictionary()
+        self._made: weakref.WeakKeyDictionary[Any, dict[_Caller, Made]] = (
+            weakref.WeakKeyDictionary()
+        )
         # Gradients before and after they were unscaled, by id, as long as they live.
         self._scaled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._unscaled: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -134,7 +110,12 @@ class Calls:
         """
         self.is_used = True
         here = self._here()
-        here.begin()
+        if here.losses.is_over:
+            here.losses = Tally()
+            here.divides_in_step = False
+            here.scale = _unknown
+            if here.lists.is_over:
+                here.lists = Tally()
         here.losses.count += 1
         here.is_open = True
         here.divides_in_step |= divides_in_step
@@ -149,15 +130,14 @@ class Calls:
 
         If all of them were unscaled before, the loop only looks at them once more.
         """
-        given = list(_tensors(gradients))
-        if not given or not all(_is_in(self._scaled, value) for value in given):
+        given = _by_id(gradients)
+        if not given or not all(_is_in(self._scaled, value) for value in given.values()):
             here = self._here()
             if here.lists.is_over:
                 here.lists = Tally()
             here.lists.count += 1
-        self._note_scaled(given)
-        for value in _tensors(results):
-            self._unscaled[id(value)] = value
+        self._scaled.update(given)
+        self._unscaled.update(_by_id(results))
 
     def note_step(self) -> None:
         """Records a step of a LossScaler; the next one needs a newly scaled loss."""
@@ -168,7 +148,7 @@ class Calls:
     def scale(self) -> Any:
         """Returns the factor of this step's losses, or ``None`` if it cannot be read here."""
         for place in places():
-            made = self._made.get(place, {}).get(_caller())
+            made = self._made_in(place)
             if made is not None and made.losses.count:
                 return made.scale()
             # Another graph may call this function, and would lack the tensors around it.
@@ -184,39 +164,64 @@ class Calls:
 
         Returns the decision and, where they are not divided, what is wrong, or an empty string.
         """
+        trained = list(map(id, finite.with_gradient(variables, gradients)))
         here = self._here()
-        own = self._own()
-        are_present = [gradient is not None for gradient in gradients]
-        trained = list(map(id, itertools.compress(variables, are_present)))
-        # Find the step to which the gradients belong.
-        step = _step_of(own)
-        known = _total(step)
-        is_scaled = known.losses.covers(trained)
-        is_unscaled = known.lists.covers(trained)
-        if not is_scaled:
-            is_scaled, was_unscaled = self._trace_back(step, gradients)
-            is_unscaled |= was_unscaled
-        if not is_scaled:
-            for made in own:
-                made.scale = _unknown
-            known = _total(made for made in self._seen() if made.is_open and made not in own)
-            is_scaled = known.is_open
-            is_unscaled |= known.lists.count > 0
+        own = list(filter(None, map(self._made_in, places())))
+        known, is_unscaled = self._find_step(own, gradients, trained)
         # Record this update.
         for made in own:
-            made.end()
+            made.is_open = False
+            made.losses.is_over = True
+            made.lists.is_over = True
         here.losses.updates.update(trained)
         here.lists.updates.update(trained)
-        if not is_scaled:
+        if not known:
             return False, NEVER_SCALED
         if self.are_scaled(gradients):
             return True, ""
         if is_unscaled:
             return False, ""
-        if known.divides_in_step:
-            self._note_scaled(gradients)
-            return True, ""
-        return False, LEFT_TO_LOOP
+        if not any(made.divides_in_step for made in known):
+            return False, LEFT_TO_LOOP
+        self._scaled.update(_by_id(gradients))
+        return True, ""
+
+    def _find_step(
+        self, own: list[Made], gradients: Iterable[Any], trained: list[int]
+    ) -> tuple[list[Made], bool]:
+        """Finds the calls to which an update belongs, and whether they unscaled its gradients.
+
+        There are none if the loss was never scaled.
+
+        Args:
+            own: the caller's, from the inside out.
+            gradients: those of the update.
+            trained: the ids of its variables.
+        """
+        # The innermost step, from the inside out to the graph that has losses.
+        step = own[:1]
+        for made in own[1:]:
+            if step[-1].losses.count:
+                break
+            step.append(made)
+        is_unscaled = _cover([made.lists for made in step], trained)
+        if _cover([made.losses for made in step], trained):
+            return step, is_unscaled
+        # A graph shows what gradients are computed from.
+        scale = step[-1].scale()
+        ends = []
+        if scale is not None:
+            ends = finite.behind(
+                _tensors(gradients),
+                lambda tensor: tensor is scale or _is_in(self._unscaled, tensor),
+            )
+        if ends:
+            return step, is_unscaled or not any(tensor is scale for tensor in ends)
+        # Other graphs may feed this one.
+        for made in own:
+            made.scale = _unknown
+        others = [made for made in self.seen() if made.is_open and made not in own]
+        return others, is_unscaled or any(made.lists.count for made in others)
 
     def are_scaled(self, gradients: Iterable[Any]) -> bool:
         """Tells whether some of these gradients are still scaled.
@@ -232,95 +237,51 @@ class Calls:
     def check_alone(self, where: str) -> None:
         """Refuses, by a CallOrderError, a step inside another scaler's if both scaled the loss."""
         if any(made.is_open for place in places() for made in self._in(place)):
-            what = (
+            raise CallOrderError(
                 "the loss is scaled twice, by this optimizer and by the LossScaler whose step "
-                "calls it"
+                "calls it",
+                where=where,
+                fix=_ONE_OF_THEM,
             )
-            raise CallOrderError(what, where=where, fix=_ONE_OF_THEM)
 
-    def known(self) -> Made:
-        """Adds up the calls in this graph, in those around it, and in others that may feed it."""
-        return _total(self._seen())
-
-    def _trace_back(self, step: Iterable[Made], gradients: Iterable[Any]) -> tuple[bool, bool]:
-        """Follows gradients back through the graph to the losses of a step.
-
-        Returns whether they are computed from a scaled loss, and whether only through gradients
-        that the loop unscaled. In eager code neither can be known.
-        """
-        for made in step:
-            scale = made.scale()
-            if scale is None:
-                continue
-
-            def is_end(tensor: Any, scale: Any = scale) -> bool:
-                return tensor is scale or _is_in(self._unscaled, tensor)
-
-            ends = list(filter(is_end, finite.behind(_tensors(gradients), is_end)))
-            if ends:
-                return True, not any(tensor is scale for tensor in ends)
-        return False, False
-
-    def _note_scaled(self, gradients: Iterable[Any]) -> None:
-        for value in _tensors(gradients):
-            self._scaled[id(value)] = value
-
-    def _here(self) -> Made:
-        return self._made.setdefault(places()[0], {}).setdefault(_caller(), Made())
-
-    def _own(self) -> list[Made]:
-        """The calls of this caller in the graph that is being traced and those around it."""
-        caller = _caller()
-        found = []
-        for place in places():
-            made = self._made.get(place, {}).get(caller)
-            if made is not None:
-                found.append(made)
-        return found
-
-    def _seen(self) -> Iterator[Made]:
+    def seen(self) -> Iterator[Made]:
+        """Yields the calls in this graph, in those around it, and in others that may feed it."""
         around = places()
         for place in list(self._made):
             for made in self._in(place):
                 if place in around or (made.is_open and _ended(place)):
                     yield made
 
+    def _here(self) -> Made:
+        return self._made.setdefault(places()[0], {}).setdefault(_caller(), Made())
+
+    def _made_in(self, place: Any) -> Made | None:
+        """Returns the calls of this caller in a graph."""
+        return self._made.get(place, {}).get(_caller())
+
     def _in(self, place: Any) -> list[Made]:
         """Returns the calls of this caller in a graph.
 
         If it scaled no loss there, these are the calls of all callers.
         """
-        by_caller = self._made.get(place, {})
-        own = by_caller.get(_caller())
+        own = self._made_in(place)
         if own is not None and own.losses.count:
             return [own]
-        return [*by_caller.values()]
+        return [*self._made.get(place, {}).values()]
 
 
-def _step_of(own: Iterable[Made]) -> list[Made]:
-    """Selects the calls of the innermost step, from the inside out to the one that has losses."""
-    step: list[Made] = []
-    for made in own:
-        step.append(made)
-        if made.losses.count:
-            break
-    return step
-
-
-def _total(records: Iterable[Made]) -> Made:
-    total = Made()
-    for made in records:
-        total.add(made)
-    return total
+def _cover(tallies: list[Tally], trained: Iterable[int]) -> bool:
+    """Tells whether one more update of these variables belongs to the calls."""
+    count = sum(tally.count for tally in tallies)
+    for number in trained:
+        if sum(tally.updates[number] for tally in tallies) >= count:
+            return False
+    return count > 0
 
 
 def _is_in(known: Mapping[int, Any], value: Any) -> bool:
     """Tells whether a tensor was recorded."""
     return known.get(id(value)) is value
-
-
-def _unknown() -> None:
-    """Stands for a factor that is not known."""
 
 
 def _remember(scale: Any) -> Callable[[], Any]:
@@ -435,13 +396,13 @@ def _ended(place: Any) -> bool:
 
 def _caller() -> _Caller:
     """Returns who calls; one thread traces a graph, or the threads of its replicas."""
-    replica = _replica()
-    if replica < 0 and tf.executing_eagerly():
-        return replica, threading.get_ident()
-    return replica, 0
+    number = replica()
+    if number < 0 and tf.executing_eagerly():
+        return number, threading.get_ident()
+    return number, 0
 
 
-def _replica() -> int:
+def replica() -> int:
     """Returns the number of this replica, or -1.
 
     It is -1 outside of replicas, and if a strategy knows the number only at run time.
@@ -458,3 +419,7 @@ def _replica() -> int:
 def _tensors(gradients: Iterable[Any]) -> Iterator[Any]:
     """Yields the tensors of gradients, of ``tf.IndexedSlices`` their values."""
     yield from filter(tf.is_tensor, map(finite.values_of, gradients))
+
+
+def _by_id(gradients: Iterable[Any]) -> dict[int, Any]:
+    return {id(value): value for value in _tensors(gradients)}

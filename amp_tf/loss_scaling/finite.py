@@ -34,7 +34,7 @@ def clips_norm(optimizers: Iterable[Any]) -> bool:
     A norm that overflows makes NaN out of finite gradients.
     """
     for optimizer in optimizers:
-        if getattr(optimizer, "clipnorm", None) or getattr(optimizer, "global_clipnorm", None):
+        if any(getattr(optimizer, name, None) for name in ("clipnorm", "global_clipnorm")):
             return True
     return False
 
@@ -116,14 +116,9 @@ def find_nonfinite(
     return tf.cond(surely_finite, lambda: tf.zeros([len(gradients)], tf.bool), find)
 
 
-def is_nonfinite(loss: Any) -> Any:
-    """Tells whether any value of the (nest of) loss is NaN or infinite: a boolean scalar."""
-    return tf.logical_not(_are_finite(tf.nest.flatten(loss)))
-
-
-def _are_finite(values: Iterable[Any]) -> Any:
-    """Tells whether all values of some tensors are finite: a boolean scalar."""
-    return tf.reduce_all([True, *map(_is_finite, values)])
+def has_nonfinite(values: Iterable[Any]) -> Any:
+    """Tells whether any value of some tensors is NaN or infinite: a boolean scalar."""
+    return ~tf.reduce_all([True, *map(_is_finite, values)])
 
 
 def _is_finite(value: Any) -> Any:
@@ -160,8 +155,7 @@ def _are_surely_finite(gradients: Sequence[Any], clips_norm: bool) -> Any:
     if any(value.dtype.size < 4 for value in values):
         return None  # squares overflow easily in 16 bits
     graph = tf.compat.v1.get_default_graph()
-    is_compiled = not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(graph)
-    if not is_compiled:  # a wrong answer only costs time
+    if not control_flow_util.GraphOrParentsInXlaContext(graph):  # a wrong answer only costs time
         squares = [_squared_norm(value) for value in values]
         return tf.math.is_finite(_total(squares, tf.float32))
     counts = [value.shape.num_elements() for value in values]
@@ -210,6 +204,12 @@ def _squared_norm(gradient: Any) -> Any:
     return 4 * tf.nn.l2_loss(values_of(gradient))
 
 
+def with_gradient(variables: Iterable[Any], gradients: Iterable[Any]) -> list[Any]:
+    """Selects the variables whose gradient is not ``None``."""
+    are_present = (gradient is not None for gradient in gradients)
+    return list(itertools.compress(variables, are_present))
+
+
 def check_any(gradients: Iterable[Any]) -> None:
     """Refuses, by a ValueError, a step without gradients."""
     if all(gradient is None for gradient in gradients):
@@ -245,11 +245,11 @@ class NonfiniteVariables:
         """
         if self.flags is None or not variables:
             return []
-        known = len(self._variables)
-        places = {id(variable): place for place, variable in enumerate(self._variables)}
-        # Variables that are not watched share a place past the end, which is cut off.
-        indices = [[places.get(id(variable), known)] for variable in variables]
-        seen = tf.scatter_nd(indices, tf.cast(is_nonfinite, tf.int32), [known + 1])[:known]
+        places = {id(variable): place for place, variable in enumerate(variables)}
+        # Variables that have no gradient in this step read the entry behind the last.
+        padded = tf.concat([is_nonfinite, [False]], axis=0)
+        indices = [places.get(id(variable), len(variables)) for variable in self._variables]
+        seen = tf.gather(tf.cast(padded, tf.int32), indices)
         return [self.flags.assign(seen, read_value=False)]
 
     def names(self) -> list[str]:
@@ -265,34 +265,33 @@ def data_of(loss: Any) -> list[Any]:
 
     In eager execution there are none.
     """
-    given = [tensor for tensor in tf.nest.flatten(loss) if tf.is_tensor(tensor)]
-    found = behind(given, _is_given)
-    return [tensor for tensor in found if _is_given(tensor) and tensor.dtype.is_floating]
+    given = filter(tf.is_tensor, tf.nest.flatten(loss))
+    found = behind(given, lambda tensor: tensor.op.type in GIVEN)
+    return [tensor for tensor in found if tensor.dtype.is_floating]
 
 
 def behind(tensors: Iterable[Any], is_end: Callable[[Any], bool]) -> list[Any]:
     """Follows tensors back through the graph being traced, up to those that are an end.
 
-    Returns all tensors on the way; in eager execution none.
+    Returns the ends; in eager execution none.
     """
     if tf.executing_eagerly():
         return []
     graph = tf.compat.v1.get_default_graph()
-    seen: dict[str, Any] = {}
+    ends = []
+    seen: set[str] = set()
     waiting = list(tensors)
     while waiting:
         tensor = waiting.pop()
         # Eager tensors have numpy().
         if hasattr(tensor, "numpy") or tensor.graph is not graph or tensor.name in seen:
             continue
-        seen[tensor.name] = tensor
-        if not is_end(tensor):
+        seen.add(tensor.name)
+        if is_end(tensor):
+            ends.append(tensor)
+        else:
             waiting += tensor.op.inputs
-    return list(seen.values())
-
-
-def _is_given(tensor: Any) -> bool:
-    return tensor.op.type in GIVEN
+    return ends
 
 
 def find_facts(gradients: Iterable[Any], data: Sequence[Any]) -> Any:
@@ -310,9 +309,9 @@ def find_facts(gradients: Iterable[Any], data: Sequence[Any]) -> Any:
     values = [values_of(gradient) for gradient in gradients if gradient is not None]
     facts = SkipFacts(
         knows_gradients=True,
-        has_nonfinite_gradient=~_are_finite(values),
+        has_nonfinite_gradient=has_nonfinite(values),
         knows_data=bool(data),
-        has_nonfinite_data=~_are_finite(data),
+        has_nonfinite_data=has_nonfinite(data),
         has_large_data=has_large_data,
     )
     return tf.cast(tf.stack(list(facts)), tf.int32)

@@ -16,6 +16,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from amp_tf.loss_scaling.calls import replica
+
+#: of a condition
+Branch = Callable[[], Any]
+
 # Objects of these packages store no tensor of a user's step.
 _LIBRARIES = frozenset({"builtins", "tensorflow", "keras", "tf_keras", "numpy", "amp_tf"})
 _UNCOPIED = (tf.resource, tf.variant)  #: types of which there is no zero
@@ -23,9 +28,7 @@ _UNCOPIED = (tf.resource, tf.variant)  #: types of which there is no zero
 _RESULTS = "_amp_tf_results"
 
 
-def choose(
-    predicate: Any, then: Callable[[], Any], otherwise: Callable[[], Any], owner: Any = None
-) -> Any:
+def choose(predicate: Any, then: Branch, otherwise: Branch, owner: Any = None) -> Any:
     """Builds ``tf.cond``, from which tensors of ``then`` that ``owner`` stores may be read.
 
     They are found in the owner's attributes, in the dicts, lists, deques and tuples there, and in
@@ -40,12 +43,12 @@ def choose(
     if owner is None or tf.executing_eagerly() or not _is_traced():
         return tf.cond(predicate, then, otherwise)
     stored: dict[int, Any] = {}  # by id
-    branches: list[Any] = []
+    branch: Any = None  # of then, which is traced first
 
     def then_with_stored() -> list[Any]:
+        nonlocal branch
         result = then()
         branch = tf.compat.v1.get_default_graph()
-        branches.append(branch)
 
         def note(value: Any) -> Any:
             if _is_tensor_of(value, branch):
@@ -56,7 +59,6 @@ def choose(
         return [result, *stored.values()]
 
     def otherwise_with_zeros() -> list[Any]:
-        branch = branches[-1]  # `then` is traced first
         return [otherwise(), *(_zeros_like(value, branch) for value in stored.values())]
 
     result, *results = tf.cond(predicate, then_with_stored, otherwise_with_zeros)
@@ -71,7 +73,7 @@ def store_result(owner: Any, result: Any) -> None:
     Counters and operations of the libraries' own steps need not be stored.
     """
     if result is not None and not isinstance(result, (tf.Variable, tf.Operation)):
-        vars(owner).setdefault(_RESULTS, {})[_replica()] = result
+        vars(owner).setdefault(_RESULTS, {})[replica()] = result
 
 
 def take_result(owner: Any, default: Any) -> Any:
@@ -79,7 +81,7 @@ def take_result(owner: Any, default: Any) -> Any:
 
     In a TF1 graph it is always the default, because the result stays in its branch.
     """
-    result = vars(owner).get(_RESULTS, {}).pop(_replica(), default)
+    result = vars(owner).get(_RESULTS, {}).pop(replica(), default)
     if tf.executing_eagerly() or _is_traced():
         return result
     return default
@@ -87,14 +89,6 @@ def take_result(owner: Any, default: Any) -> Any:
 
 def _is_traced() -> bool:
     return hasattr(tf.compat.v1.get_default_graph(), "outer_graph")
-
-
-def _replica() -> str:
-    """Returns the number of this replica, if there is one and the number is known by now."""
-    context = tf.distribute.get_replica_context()
-    if context is None:
-        return ""
-    return str(tf.get_static_value(context.replica_id_in_sync_group))
 
 
 def _change_stored(owner: Any, change: Callable[[Any], Any]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import types
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -14,9 +15,9 @@ import tensorflow as tf
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import replicas
 from amp_tf.loss_scaling.calls import scaled_step
-from amp_tf.loss_scaling.finite import check_any, clips_norm
+from amp_tf.loss_scaling.finite import clips_norm
 from amp_tf.loss_scaling.kept import store_result, take_result
-from amp_tf.loss_scaling.scaler import Memory, Scaler, unzip
+from amp_tf.loss_scaling.scaler import Memory, Pairs, Scaler, unzip
 from amp_tf.loss_scaling.schedule import (
     DEFAULT_GROWTH_STEPS,
     DEFAULT_INITIAL_SCALE,
@@ -93,9 +94,10 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         **settings: Any,
     ) -> None:
         if keras.backend.backend() != "tensorflow":
-            fix = "Set KERAS_BACKEND=tensorflow before importing"
             raise ConfigError(
-                f"Keras runs on {keras.backend.backend()}", where="LossScaleOptimizer", fix=fix
+                f"Keras runs on {keras.backend.backend()}",
+                where="LossScaleOptimizer",
+                fix="Set KERAS_BACKEND=tensorflow before importing",
             )
         schedule = build_schedule(initial_scale, dynamic_growth_steps, **settings)
         # Checkpoints see the inner optimizer (in Keras 3.0 an empty object) in this one's place, by
@@ -116,8 +118,7 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         # a learning rate and an iteration counter of the base class, which nothing reads
         self._variables.clear()
         start = keras.initializers.Constant(schedule.initial_state().scale)
-        strategy = getattr(inner_optimizer, "_distribution_strategy", None)
-        with _scope_of(strategy or tf.distribute.get_strategy()):
+        with _scope_of(inner_optimizer):
             self._scale = self.add_variable(
                 (), initializer=start, dtype="float32", name="loss_scale"
             )
@@ -126,16 +127,14 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
             )
             memory = Memory(self._scale.value, self._counters.value)
         self._scaler = Scaler(schedule, memory, label=inner_optimizer.name)
-        self.loss_scale_state = _ScaleState(
-            lambda: {"scale": self._scale, "counters": self._counters}
+        self.loss_scale_state = _ScaleState({"scale": self._scale, "counters": self._counters})
+        checkpointed = tf.train.Checkpoint(
+            current_loss_scale=self._scale.value, counters=self._counters.value
         )
-        checkpointed = tf.__internal__.tracking.AutoTrackable()
-        checkpointed.current_loss_scale = self._scale.value
-        checkpointed.counters = self._counters.value
         seen._track_trackable(checkpointed, "loss_scale", overwrite=True)
 
     @without_autograph
-    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> Any:
+    def apply_gradients(self, grads_and_vars: Pairs) -> Any:
         """As :meth:`apply`, by pairs.
 
         Returns the result of a user's own optimizer; tensors in it are zero for a step that was
@@ -162,13 +161,13 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         inner = self.inner_optimizer
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
-        if inner.built:  # maybe before it was wrapped
-            self.build(inner._trainable_variables)
-        elif trainable_variables is not None:
-            self.build(trainable_variables)
+        # The inner optimizer may have been built before it was wrapped.
+        if inner.built or trainable_variables is not None:
+            self.build(trainable_variables or ())
         where = f"optimizer '{inner.name}'"
         if not self._scaler.decides(where) or not self.built:
-            _apply(None, inner, method, grads, trainable_variables)
+            with scaled_step(), replicas.sums_of_one(_parts_of(inner), _SUM):
+                self._call(method, grads, trainable_variables)
             return
         replicas.check_in_replica(method)
         if trainable_variables is None:
@@ -179,12 +178,22 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         accumulated = [getattr(part, _ACCUMULATION, None) or 1 for part in parts]
         self._scaler.step(
             self._scaler.unscaled(grads, variables, where),
-            lambda strategy, grads: _apply(strategy, inner, method, grads, variables),
+            lambda grads: self._call(method, grads, variables),
+            around=functools.partial(_around_step, parts),
             clips_norm=clips_norm(parts),
             headroom=max(accumulated) * replicas.count(),
             variables=variables,
             owner=inner,
         )
+
+    def _call(self, method: str, grads: Any, variables: Any) -> None:
+        """Calls the inner optimizer's method that the loop called, which may be the user's."""
+        inner = self.inner_optimizer
+        if method == "apply":
+            inner.apply(grads, variables)
+        else:
+            pairs = list(zip(grads, variables, strict=True))
+            store_result(inner, inner.apply_gradients(pairs))
 
     def build(self, var_list: Sequence[Any]) -> None:
         """Creates the inner optimizer's variables, and restores those that were loaded before."""
@@ -192,7 +201,7 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
             return
         # Lifted out of the step that may be traced: TensorFlow would run initializers in a
         # condition around the step, which fails where replicas make the step.
-        with tf.init_scope(), _scope_of(self.inner_optimizer._distribution_strategy):
+        with tf.init_scope(), _scope_of(self.inner_optimizer):
             if not self.inner_optimizer.built:
                 self.inner_optimizer.build(list(var_list))
             self._scaler.nonfinite_variables.watch(self.inner_optimizer._trainable_variables)
@@ -244,8 +253,8 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
 
         If there are no variables for it yet, it waits for ``build``.
         """
-        keys = list(store.keys())  # it has keys() but is no mapping
-        arrays = {key: store[key][()] for key in keys}
+        # It has keys() but is no mapping.
+        arrays = {key: store[key][()] for key in store.keys()}  # noqa: SIM118
         if not arrays:
             return
         inner = self.inner_optimizer
@@ -253,17 +262,16 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         if not self.built and len(arrays) > expected:
             self._pending_weights = arrays
             return
-        is_wrapped = _is_of_keras_wrapper(arrays, inner.variables)
-        if len(arrays) != expected and not is_wrapped:
+        if len(arrays) == expected:
+            inner.load_own_variables(arrays)
+            return
+        if not _is_of_keras_wrapper(arrays, inner.variables):
             warnings.warn(
                 f"amp_tf: optimizer '{self.name}': the file holds {len(arrays)} variables of an "
                 f"optimizer, not {expected}; its state is not loaded. Compile the model with the "
                 "optimizer that was saved.",
                 stacklevel=2,
             )
-            return
-        if not is_wrapped:
-            inner.load_own_variables(arrays)
             return
         of_wrapper = len(_KERAS_WRAPPER)
         shifted = {str(number): arrays[str(number + of_wrapper)] for number in range(expected)}
@@ -301,12 +309,9 @@ wrap = LossScaleOptimizer  #: the adapter's entry, for ``amp_tf.LossScaleOptimiz
 
 def _is_of_keras_wrapper(arrays: Mapping[str, Any], variables: Sequence[Any]) -> bool:
     """Tells by the shapes whether Keras' own wrapper saved arrays, around these variables."""
-    shapes: list[tuple[int, ...]] = [()] * len(_KERAS_WRAPPER)
-    for variable in variables:
-        shapes.append(tuple(variable.shape))
-    if len(arrays) != len(shapes):
-        return False
-    return all(arrays[str(number)].shape == shape for number, shape in enumerate(shapes))
+    shapes = [()] * len(_KERAS_WRAPPER) + [tuple(variable.shape) for variable in variables]
+    found = [arrays[str(number)].shape for number in range(len(arrays))]
+    return found == shapes
 
 
 def _check_variables(
@@ -318,7 +323,6 @@ def _check_variables(
             f"{where}: got {len(grads)} gradients for {len(variables)} variables. Give one for "
             "each variable, None where there is none."
         )
-    check_any(grads)
     known = inner._trainable_variables_indices
     others = [variable for variable in variables if inner._var_key(variable) not in known]
     if others:
@@ -330,35 +334,23 @@ def _check_variables(
         )
 
 
-def _apply(
-    strategy: Any, optimizer: Any, method: str, gradients: Any, variables: Sequence[Any] | None
-) -> None:
-    """Makes the wrapped optimizer's step, on each replica.
-
-    It calls the method that the loop called, which may be the user's.
-    """
-
-    def step(grads: Any) -> None:
-        if method == "apply_gradients" and variables is not None:
-            pairs = list(zip(grads, variables, strict=True))
-            store_result(optimizer, optimizer.apply_gradients(pairs))
-        else:
-            optimizer.apply(grads, variables)
-
-    with scaled_step(), replicas.sums_of_one(_parts_of(optimizer), _SUM):
-        if strategy is not None:
-            _share_conditions(optimizer)
-        replicas.on_each(strategy, step, gradients)
+@contextlib.contextmanager
+def _around_step(parts: Sequence[Any], strategy: Any) -> Iterator[None]:
+    """Surrounds a step of Keras optimizers."""
+    if strategy is not None:
+        _share_conditions(parts)
+    with replicas.sums_of_one(parts, _SUM):
+        yield
 
 
-def _share_conditions(optimizer: Any) -> None:
+def _share_conditions(parts: Iterable[Any]) -> None:
     """Lets all replicas together make the conditions of Keras' step.
 
     The step has one for accumulated gradients and one for averages, in which replicas cannot meet.
     The optimizer gets a changed copy of Keras' method, because other threads would see a change
     of Keras' module. A step of the user's own stays as it is.
     """
-    for part in _parts_of(optimizer):
+    for part in parts:
         step = getattr(type(part), _STEP, None)
         if replicas.is_of_keras(step) and _STEP not in vars(part):
             vars(part)[_STEP] = types.MethodType(_with_shared_conditions(step), part)
@@ -400,8 +392,9 @@ def _parts_of(optimizer: Any) -> list[Any]:
     return [optimizer]
 
 
-def _scope_of(strategy: Any) -> contextlib.AbstractContextManager[Any]:
-    """The scope in which to create a strategy's variables; a null context if it is entered."""
+def _scope_of(optimizer: Any) -> contextlib.AbstractContextManager[Any]:
+    """The scope in which to create an optimizer's variables; a null context if it is entered."""
+    strategy = getattr(optimizer, "_distribution_strategy", None) or tf.distribute.get_strategy()
     is_in_replica = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
     if is_in_replica or strategy is tf.distribute.get_strategy():
         return contextlib.nullcontext()

@@ -16,7 +16,7 @@ import dataclasses
 import enum
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from amp_tf.errors import AmpError
@@ -273,28 +273,26 @@ def curves() -> list[dict[str, Any]]:
     for entry, now in _looks():
         if not now.counts_skips:
             continue
-        points = {*entry.points, (now.steps, now.scale, now.skipped)}
-        curve = {
-            "label": entry.label,
-            "scale": now.scale,
-            "steps": now.steps,
-            "skipped": now.skipped,
-            "points": sorted(points),
-        }
-        found.append(curve)
+        found.append(
+            {
+                "label": entry.label,
+                "scale": now.scale,
+                "steps": now.steps,
+                "skipped": now.skipped,
+                "points": sorted({*entry.points, (now.steps, now.scale, now.skipped)}),
+            }
+        )
     return found
 
 
-def _looks() -> list[tuple[_Entry, Status]]:
+def _looks() -> Iterator[tuple[_Entry, Status]]:
     """The scalers that made a step, each with its status now."""
     with _ledger.lock:
         entries = list(_ledger.entries.values())
-    found = []
     for entry in entries:
         status = entry.last or Status(1.0)
         with contextlib.suppress(Exception):  # its devices are gone, as at the end of a cluster
             if entry.read is not None:
                 status = entry.read()
         if status.steps:
-            found.append((entry, status))
-    return found
+            yield entry, status

@@ -90,7 +90,7 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
             raise _error(
                 "unscale() got gradients that it unscaled already: they would be divided twice"
             )
-        if not self._scaler.calls.known().is_open:
+        if not any(made.is_open for made in self._scaler.calls.seen()):
             raise _error(
                 "unscale() was called, but no loss was scaled since the last step: the gradients "
                 "would be divided by a scale that never multiplied them"
@@ -117,13 +117,13 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         the scaled ones, and a ValueError where there are none, or outside a replica.
         """
         if not self.schedule.skips_nonfinite:
-            applied = _operations(apply(gradients, *args, **kwargs))
+            applied = replicas.operations_of(apply(gradients, *args, **kwargs))
             with tf.control_dependencies([*applied, *self._scaler.note_finite()]):
                 return tf.constant(True)
         replicas.check_in_replica("step")
         flat = _flatten(gradients)
         finite.check_any(flat)
-        if not self._scaler.calls.known().lists.count:
+        if not any(made.lists.count for made in self._scaler.calls.seen()):
             raise _error("step() was called, but no gradients were unscaled since the last step")
         if self._scaler.calls.are_scaled(flat):
             raise _error(
@@ -132,23 +132,13 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
             )
         self._scaler.calls.note_step()
 
-        def run(values: Any) -> list[Any]:
-            grads, (more, named) = values
+        def run(grads: Any, more: Any, named: Any) -> Any:
             packed = tf.nest.pack_sequence_as(gradients, grads)
             with inner_call():
-                return _operations(apply(packed, *more, **named))
-
-        def take(strategy: Any, values: Any) -> Any:
-            done = replicas.on_each(strategy, run, values)
-            if strategy is None:
-                return done
-            operations: list[Any] = []
-            for part in tf.nest.flatten(done):
-                operations += strategy.experimental_local_results(part)
-            return operations
+                return apply(packed, *more, **named)
 
         owner = getattr(apply, "__self__", None)
-        return self._scaler.step(flat, take, arguments=(args, kwargs), owner=owner)
+        return self._scaler.step(flat, run, arguments=(args, kwargs), owner=owner)
 
 
 def _error(what: str) -> CallOrderError:
@@ -157,19 +147,3 @@ def _error(what: str) -> CallOrderError:
 
 def _flatten(gradients: Any) -> list[Any]:
     return [finite.as_tensor(gradient) for gradient in tf.nest.flatten(gradients)]
-
-
-def _operations(result: Any) -> list[Any]:
-    """The operations in a callable's result that a TF1 graph has to run.
-
-    Other graphs find them by themselves.
-    """
-    if tf.executing_eagerly():
-        return []
-    graph = tf.compat.v1.get_default_graph()
-    operations = []
-    for part in tf.nest.flatten(result):
-        operation = getattr(part, "op", part)  # of an assignment, the op that writes
-        if isinstance(operation, tf.Operation) and operation.graph is graph:
-            operations.append(operation)
-    return operations

@@ -12,62 +12,36 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
 from amp_tf.loss_scaling import kept
 
 
-class Nonfinite(NamedTuple):
-    """The nonfinite values of a step."""
-
-    gradients: Any  #: a boolean vector, an entry for each gradient; any of them skips the step
-    loss: Any  #: a boolean scalar; it only explains
-
-
-def decide_together(
-    found: Nonfinite,
-    values: Any,
-    *,
-    take: Callable[[Any, Any], Any],
-    skip: Callable[[Any, Any, Nonfinite], Any],
-    owner: Any = None,
-) -> Any:
-    """Takes the step, or skips it if a gradient is nonfinite in any replica, on all alike.
+def together(decide: Callable[[Any, Any, Any], Any], found: Any, values: Any) -> Any:
+    """Makes one decision for all replicas.
 
     Args:
-        found: the nonfinite values of this replica.
+        decide: called with the strategy, or ``None`` where each replica decides alone, with
+            ``found`` of all replicas, and with ``values``.
+        found: a boolean vector, of this replica; of all it is true where that of any is.
         values: a nest: this replica's gradients and what else its step needs.
-        take: called with the strategy, or ``None`` where each replica decides alone, and with
-            ``values``. It may return operations, which a TF1 graph runs with the step.
-        skip: called with the same, and with the nonfinite values of all replicas.
-        owner: the object whose method makes the step; tensors that it stores are readable after it
-            (:mod:`amp_tf.loss_scaling.kept`).
 
-    Returns whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
+    Returns what ``decide`` returns.
     """
 
-    def decide(strategy: Any, values: Any, found: Nonfinite) -> Any:
-        taken = _branch(lambda: take(strategy, values), True)
-        skipped = _branch(lambda: skip(strategy, values, found), False)
-        is_finite = tf.logical_not(tf.reduce_any(found.gradients))
-        return kept.choose(is_finite, taken, skipped, owner)
-
     def decide_across(strategy: Any, numbers: Any, values: Any) -> Any:
-        total = strategy.reduce(tf.distribute.ReduceOp.SUM, numbers, axis=None)
-        return decide(strategy, values, _from_numbers(total))
+        return decide(strategy, _sum(strategy, numbers) > 0, values)
 
+    numbers = tf.cast(found, tf.float32)  # which every strategy can sum over replicas
+    if tf.__internal__.distribute.strategy_supports_no_merge_call():
+        return decide(None, _sum(None, numbers) > 0, values)
     context = tf.distribute.get_replica_context()
-    if not tf.__internal__.distribute.strategy_supports_no_merge_call():
-        return context.merge_call(decide_across, args=(_as_numbers(found), values))
-    if context is not None and context.num_replicas_in_sync > 1:
-        total = context.all_reduce(tf.distribute.ReduceOp.SUM, _as_numbers(found))
-        found = _from_numbers(total)
-    return decide(None, values, found)
+    return context.merge_call(decide_across, args=(numbers, values))
 
 
-def choose_together(predicate: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> None:
+def choose_together(predicate: Any, then: kept.Branch, otherwise: kept.Branch) -> None:
     """Runs one of two branches, in which replicas may meet: all replicas run the same one.
 
     It is called in a replica. ``predicate`` is a boolean scalar tensor, equal on all replicas. The
@@ -105,10 +79,21 @@ def count() -> float:
 
 
 def on_each(strategy: Any, call: Callable[[Any], Any], values: Any) -> Any:
-    """Calls a function with its ``values`` on each replica, inside ``take`` or ``skip``."""
+    """Calls a function with its ``values`` on each replica, inside of a branch."""
     if strategy is None:
         return call(values)
     return strategy.extended.call_for_each_replica(call, args=(values,))
+
+
+def local_parts(strategy: Any, results: Any) -> list[Any]:
+    """Returns the parts of a nest of results of :func:`on_each`, of all replicas."""
+    parts: list[Any] = []
+    for part in tf.nest.flatten(results):
+        if strategy is None:
+            parts.append(part)
+        else:
+            parts += strategy.experimental_local_results(part)
+    return parts
 
 
 @contextlib.contextmanager
@@ -144,9 +129,12 @@ def is_of_keras(method: Any) -> bool:
 def sum_over(strategy: Any, compute: Callable[[Any], Any], values: Any) -> Any:
     """Sums over replicas a tensor that each computes from its ``values``.
 
-    It is called inside ``take`` or ``skip``.
+    It is called inside of a branch.
     """
-    mine = on_each(strategy, compute, values)
+    return _sum(strategy, on_each(strategy, compute, values))
+
+
+def _sum(strategy: Any, mine: Any) -> Any:
     if strategy is not None:
         return strategy.reduce(tf.distribute.ReduceOp.SUM, mine, axis=None)
     context = tf.distribute.get_replica_context()
@@ -155,26 +143,24 @@ def sum_over(strategy: Any, compute: Callable[[Any], Any], values: Any) -> Any:
     return mine
 
 
-def _as_numbers(found: Nonfinite) -> Any:
-    # Every strategy can sum float32 over replicas.
-    return tf.cast(tf.concat([found.gradients, [found.loss]], axis=0), tf.float32)
-
-
-def _from_numbers(total: Any) -> Nonfinite:
-    return Nonfinite(total[:-1] > 0, total[-1] > 0)
-
-
-def _branch(action: Callable[[], Any], taken: bool) -> Callable[[], Any]:
+def branch(action: kept.Branch, taken: bool) -> kept.Branch:
     """A branch of the condition: it returns ``taken`` once the operations of its action ran."""
 
     def run() -> Any:
-        operations = []
-        for result in tf.nest.flatten(action()):
-            if tf.is_tensor(result) or isinstance(result, tf.Operation):
-                operations.append(result)
-        if tf.executing_eagerly():
-            return tf.constant(taken)
-        with tf.control_dependencies(operations):
+        with tf.control_dependencies(operations_of(action())):
             return tf.constant(taken)
 
     return run
+
+
+def operations_of(results: Any) -> list[Any]:
+    """The operations in a nest that the graph has to run; in eager code none."""
+    if tf.executing_eagerly():
+        return []
+    graph = tf.compat.v1.get_default_graph()
+    operations = []
+    for part in tf.nest.flatten(results):
+        operation = getattr(part, "op", part)  # of an assignment, the op that writes
+        if isinstance(operation, tf.Operation) and operation.graph is graph:
+            operations.append(operation)
+    return operations

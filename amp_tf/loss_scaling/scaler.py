@@ -7,6 +7,7 @@ whose class they extend (:mod:`amp_tf.loss_scaling.wrapping`).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from amp_tf.loss_scaling import finite, ledger, replicas
+from amp_tf.loss_scaling import finite, kept, ledger, replicas
 from amp_tf.loss_scaling.calls import (
     Calls,
     is_inner_call,
@@ -37,6 +38,10 @@ _TWO_LINES = (
     "hand, it divides the gradients, too; TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0 then "
     "leaves its optimizer alone"
 )
+
+
+#: gradients, each with its variable
+Pairs = Iterable[tuple[Any, Any]]
 
 
 class Memory:
@@ -152,10 +157,8 @@ class Scaler:
             return loss
         self._enter()
         scale = self.calls.note_scale(divides_in_step, self.memory.read_scale)
-        flag = finite.is_nonfinite(loss)
         before, data = self._take_loss()
-        if before is not None:
-            flag = tf.logical_or(flag, before)
+        flag = before | finite.has_nonfinite(tf.nest.flatten(loss))
         if self.memory.last_skip is not None:
             data = [*data, *finite.data_of(loss)]
         self._loss.noted = (places()[0], flag, data)
@@ -203,8 +206,9 @@ class Scaler:
         """Divides the gradients of a step if they are still scaled.
 
         :mod:`amp_tf.loss_scaling.calls` tells. Warns once where no loss was scaled; ``where`` names
-        the optimizer, and ``fix`` says what to do.
+        the optimizer, and ``fix`` says what to do. Without any gradient a ValueError is raised.
         """
+        finite.check_any(gradients)
         given = list(map(finite.as_tensor, gradients, variables))
         divides, wrong = self.calls.judge(given, variables)
         self._enter()
@@ -217,26 +221,16 @@ class Scaler:
             return given
         return self.unscale(given, variables)
 
-    def unscaled_pairs(
-        self, pairs: Sequence[tuple[Any, Any]], **judging: Any
-    ) -> list[tuple[Any, Any]]:
-        """Divides the gradients of pairs, as :meth:`unscaled` does.
-
-        A pair has a gradient and its variable. Without any gradient a ValueError is raised.
-        """
-        gradients, variables = unzip(pairs)
-        finite.check_any(gradients)
-        return list(zip(self.unscaled(gradients, variables, **judging), variables, strict=True))
-
     def step(
         self,
         gradients: Sequence[Any],
-        take: Callable[[Any, Any], Any],
+        apply: Callable[..., Any],
         *,
+        around: Callable[[Any], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
         clips_norm: bool = False,
         headroom: float = 1.0,
         variables: Sequence[Any] = (),
-        arguments: Any = (),
+        arguments: Sequence[Any] = (),
         owner: Any = None,
     ) -> Any:
         """Takes a step if the unscaled gradients of all replicas are finite, else skips it.
@@ -245,43 +239,49 @@ class Scaler:
 
         Args:
             gradients: unscaled, or ``None``.
-            take: as in :func:`amp_tf.loss_scaling.replicas.decide_together`; called with the
-                gradients, or with (gradients, arguments) if there are any.
+            apply: makes the step on each replica; called with the gradients and the arguments.
+            around: returns a context for it, outside of the replicas if they meet in the step; it
+                is called with their strategy or ``None``.
             clips_norm, headroom: as for :func:`amp_tf.loss_scaling.finite.find_nonfinite`.
             variables: one for each gradient, so that a skipped step can name them; or none.
-            arguments: a nest of further arguments, each replica's own.
+            arguments: further ones, each a nest, and each replica's own.
             owner: the object whose method makes the step; tensors that it stores are readable
                 after it.
 
         Returns whether the step was taken: a boolean scalar, in a TF1 graph the tensor to run.
         """
-        present = [gradient for gradient in gradients if gradient is not None]
-        are_present = [gradient is not None for gradient in gradients]
-        trained = list(itertools.compress(variables, are_present))
-
-        def taken(strategy: Any, values: Any) -> list[Any]:
-            given = values[0]
-            if arguments:
-                given = values[:2]
-            return [take(strategy, given), *self.note_finite()]
-
-        def skipped(strategy: Any, values: Any, found: replicas.Nonfinite) -> list[Any]:
-            state = self.schedule.after_nonfinite(self.memory.load(), tf, found.loss)
-            noted = self.nonfinite_variables.note(found.gradients, trained)
-            if self.memory.last_skip is not None:
-                facts = replicas.sum_over(
-                    strategy, lambda mine: finite.find_facts(mine[0], mine[2]), values
-                )
-                noted.append(self.memory.last_skip.assign(facts, read_value=False))
-            return [*self.memory.store(state), *noted]
-
+        trained = finite.with_gradient(variables, gradients)
         flag, data = self._take_loss()
-        if flag is None:
-            flag = tf.constant(False)
-        found = replicas.Nonfinite(finite.find_nonfinite(present, clips_norm, headroom), flag)
+        present = finite.with_gradient(gradients, gradients)
+        nonfinite = finite.find_nonfinite(present, clips_norm, headroom)
+
+        def decide(strategy: Any, found: Any, values: Any) -> Any:
+            def take() -> list[Any]:
+                with around(strategy):
+                    done = replicas.on_each(strategy, lambda mine: apply(mine[0], *mine[1]), values)
+                return [*replicas.local_parts(strategy, done), *self.note_finite()]
+
+            def skip() -> list[Any]:
+                state = self.schedule.after_nonfinite(self.memory.load(), tf, found[-1])
+                noted = self.nonfinite_variables.note(found[:-1], trained)
+                if self.memory.last_skip is not None:
+                    facts = replicas.sum_over(
+                        strategy, lambda mine: finite.find_facts(mine[0], mine[2]), values
+                    )
+                    noted.append(self.memory.last_skip.assign(facts, read_value=False))
+                return [*self.memory.store(state), *noted]
+
+            return kept.choose(
+                ~tf.reduce_any(found[:-1]),
+                replicas.branch(take, True),
+                replicas.branch(skip, False),
+                owner,
+            )
+
         with scaled_step():
-            values = [list(gradients), arguments, data]
-            return replicas.decide_together(found, values, take=taken, skip=skipped, owner=owner)
+            # An entry for each gradient, and one for the loss, which only explains a skipped step.
+            found = tf.concat([nonfinite, [flag]], axis=0)
+            return replicas.together(decide, found, [list(gradients), arguments, data])
 
     def note_finite(self) -> list[Any]:
         """Counts a step that was applied."""
@@ -290,12 +290,12 @@ class Scaler:
     def _take_loss(self) -> tuple[Any, list[Any]]:
         """Returns, and forgets, the facts on the losses that were scaled in this graph.
 
-        They are whether any was nonfinite, ``None`` if none was scaled, and the data behind them.
+        They are whether any was nonfinite, and the data behind them.
         """
-        graph, flag, data = getattr(self._loss, "noted", (None, None, []))
-        self._loss.noted = (None, None, [])
+        graph, flag, data = getattr(self._loss, "noted", (None, False, []))
+        self._loss.noted = (None, False, [])
         if graph is not places()[0]:
-            return None, []
+            return False, []
         return flag, data
 
     def _enter(self) -> None:
@@ -315,7 +315,7 @@ class Scaler:
             self.number = ledger.enter(self.label, read)
 
 
-def unzip(pairs: Iterable[tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
+def unzip(pairs: Pairs) -> tuple[list[Any], list[Any]]:
     """Splits pairs of gradient and variable into the gradients and the variables."""
     given = list(pairs)
     return [gradient for gradient, _ in given], [variable for _, variable in given]

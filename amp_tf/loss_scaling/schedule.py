@@ -122,18 +122,15 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class NoScale(Schedule):
-    """No scaling and no check: the optimizer behaves as if it were not wrapped."""
+    """No scaling and no check: the optimizer behaves as if it were not wrapped.
+
+    Every step counts as a finite one.
+    """
 
     skips_nonfinite: ClassVar[bool] = False
 
     def after_finite(self, state: State, maths: Any = np) -> State:
         return state._replace(steps=state.steps + 1)
-
-    def after_nonfinite(
-        self, state: State, maths: Any = np, is_loss_nonfinite: Any = False
-    ) -> State:
-        """Counts the step, which was not skipped: nothing checks the gradients."""
-        return self.after_finite(state, maths)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,9 +239,11 @@ def build_schedule(
     known = ("initial_scale", "dynamic_growth_steps", *ScheduleSettings.__annotations__)
     for name in settings:
         if name not in known:
-            what = f"there is no setting {name!r}"
-            fix = f"The settings are: {', '.join(known)}"
-            raise ConfigError(what, where="loss scaling", fix=fix)
+            raise ConfigError(
+                f"there is no setting {name!r}",
+                where="loss scaling",
+                fix=f"The settings are: {', '.join(known)}",
+            )
     if not check_bool(enabled, where=f"{_WHERE}enabled"):
         return NoScale()
     if not check_bool(dynamic, where=f"{_WHERE}dynamic"):

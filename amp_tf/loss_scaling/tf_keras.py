@@ -11,7 +11,7 @@ from tf_keras.src.mixed_precision import loss_scale_optimizer as keras_wrappers
 from tf_keras.src.optimizers import utils as optimizer_utils
 
 from amp_tf.loss_scaling import finite, kept, replicas
-from amp_tf.loss_scaling.scaler import Memory, Scaler, unzip
+from amp_tf.loss_scaling.scaler import Memory, Pairs, Scaler, unzip
 from amp_tf.loss_scaling.schedule import (
     DEFAULT_GROWTH_STEPS,
     DEFAULT_INITIAL_SCALE,
@@ -26,6 +26,9 @@ from amp_tf.loss_scaling.wrapping import (
     delegating,
     without_autograph,
 )
+
+#: arguments of ``apply_gradients`` by name
+Keywords = dict[str, Any]
 
 
 class _ScaleVariables(keras_wrappers._DynamicLossScaleState):  # type: ignore[misc]
@@ -79,7 +82,7 @@ class _Scaling(ScalingMethods, InnerSettings):
             _loss_scale=variables,
             _settings=settings,
             _scaler=Scaler(schedule, Memory(*named.values()), label=label),
-            loss_scale_state=_ScaleState(lambda: named),
+            loss_scale_state=_ScaleState(named),
         )
         self._track_trackable(variables, "loss_scale", overwrite=True)
 
@@ -95,34 +98,39 @@ class _Scaling(ScalingMethods, InnerSettings):
     def _place(self) -> str:
         return f"{type(self._optimizer).__name__} optimizer"  # for messages
 
-    def _step(self, given: list[tuple[Any, Any]], keywords: dict[str, Any]) -> Any:
-        """Takes or skips the inner optimizer's step, which sums gradients over replicas itself."""
-        replicas.check_in_replica("apply_gradients")
-        keras_wrappers._raise_if_strategy_unsupported()
+    def _step(self, given: Pairs, keywords: Keywords, of_caller: Keywords) -> Any:
+        """Takes or skips the inner optimizer's step, which sums gradients over replicas itself.
+
+        ``keywords`` are given to a user's own optimizer if it takes them, and ``of_caller`` always.
+        """
         inner = self._optimizer
         method = inner.apply_gradients
-        pairs = list(optimizer_utils.filter_empty_gradients(given))
-        gradients, variables = unzip(self._scaler.unscaled_pairs(pairs, where=self._place))
+        keywords = {**accepted(method, **keywords), **of_caller}
+        if not self._scaler.decides(self._place):
+            return method(given, **keywords)
+        with tf.init_scope():  # variables must not be created inside a condition
+            self._create(given)
+        replicas.check_in_replica("apply_gradients")
+        keras_wrappers._raise_if_strategy_unsupported()
+        pairs = optimizer_utils.filter_empty_gradients(given)
+        gradients, variables = unzip(pairs)
         self._scaler.nonfinite_variables.watch(variables)
 
-        def take(gradients: Any) -> Any:
-            pairs = list(zip(gradients, variables, strict=True))
-            result = method(pairs, **keywords)
+        def apply(gradients: Any) -> Any:
+            result = method(list(zip(gradients, variables, strict=True)), **keywords)
             kept.store_result(inner, result)
             return result
 
-        def on_each(strategy: Any, gradients: Any) -> Any:
-            with replicas.sums_of_one([inner], self._sum):
-                return replicas.on_each(strategy, take, gradients)
-
-        return self._scaler.step(
-            gradients,
-            on_each,
+        taken = self._scaler.step(
+            self._scaler.unscaled(gradients, variables, where=self._place),
+            apply,
+            around=lambda _: replicas.sums_of_one([inner], self._sum),
             clips_norm=finite.clips_norm([inner]),
             headroom=replicas.count(),
             variables=variables,
             owner=inner,
         )
+        return kept.take_result(inner, self._done(taken))
 
 
 @tf_keras.saving.register_keras_serializable(package="amp_tf")
@@ -156,7 +164,7 @@ class LossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizerV3):  # type
     @without_autograph
     def apply_gradients(
         self,
-        grads_and_vars: Iterable[tuple[Any, Any]],
+        grads_and_vars: Pairs,
         name: str | None = None,
         skip_gradients_aggregation: bool = False,
         experimental_aggregate_gradients: bool = True,
@@ -171,18 +179,18 @@ class LossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizerV3):  # type
         pairs = list(grads_and_vars)
         if not pairs:
             return self.iterations
-        keywords: dict[str, Any] = {"name": name}
+        keywords: Keywords = {"name": name}
         if skip_gradients_aggregation or not experimental_aggregate_gradients:
             keywords["skip_gradients_aggregation"] = True
-        method = self._optimizer.apply_gradients
-        keywords = {**accepted(method, **keywords), **kwargs}
-        if not self._scaler.decides(self._place):
-            return method(pairs, **keywords)
+        return self._step(pairs, keywords, kwargs)
+
+    def _create(self, given: Pairs) -> None:
         # As in the inner optimizer's own step, whose files name its variables so.
-        with tf.name_scope(name or self._optimizer.name or "optimizer"), tf.init_scope():
-            self.build([variable for _, variable in pairs])
-        self._step(pairs, keywords)
-        return kept.take_result(self._optimizer, self.iterations)
+        with tf.name_scope(self._optimizer.name or "optimizer"):
+            self.build([variable for _, variable in given])
+
+    def _done(self, taken: Any) -> Any:
+        return self.iterations
 
 
 @tf_keras.saving.register_keras_serializable(package="amp_tf")
@@ -203,7 +211,7 @@ class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # 
     @without_autograph
     def apply_gradients(
         self,
-        grads_and_vars: Iterable[tuple[Any, Any]],
+        grads_and_vars: Pairs,
         name: str | None = None,
         experimental_aggregate_gradients: bool = True,
         **kwargs: Any,
@@ -213,23 +221,20 @@ class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # 
         Arguments and results of a user's own optimizer are passed on, as by
         :meth:`LossScaleOptimizer.apply_gradients`.
         """
-        inner = self._optimizer
-        keywords: dict[str, Any] = {"name": name}
+        keywords: Keywords = {"name": name}
         if not experimental_aggregate_gradients:
             keywords["experimental_aggregate_gradients"] = False
-        method = inner.apply_gradients
-        keywords = {**accepted(method, **keywords), **kwargs}
-        if not self._scaler.decides(self._place):
-            return method(grads_and_vars, **keywords)
-        pairs = list(optimizer_utils.filter_empty_gradients(grads_and_vars))
-        with tf.init_scope():  # slots must not be created inside a condition
-            _ = inner.iterations
-            inner._create_all_weights([variable for _, variable in pairs])
-        taken = self._step(pairs, keywords)
-        default = tf.group(taken)
+        return self._step(list(grads_and_vars), keywords, kwargs)
+
+    def _create(self, given: Pairs) -> None:
+        _ = self._optimizer.iterations
+        gradients, variables = unzip(given)
+        self._optimizer._create_all_weights(finite.with_gradient(variables, gradients))
+
+    def _done(self, taken: Any) -> Any:
         if tf.executing_eagerly():
-            default = inner.iterations
-        return kept.take_result(inner, default)
+            return self._optimizer.iterations
+        return tf.group(taken)
 
 
 def wrap(inner_optimizer: Any, initial_scale: float, **settings: Any) -> Any:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.calls import inner_call
-from amp_tf.loss_scaling.scaler import Memory, Scaler, unzip
+from amp_tf.loss_scaling.scaler import Memory, Pairs, Scaler, unzip
 from amp_tf.loss_scaling.schedule import DEFAULT_INITIAL_SCALE, Schedule, build_schedule
 from amp_tf.loss_scaling.wrapping import (
     ScalingMethods,
@@ -101,7 +101,7 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
 
 def _is_in_session() -> bool:
     """Tells whether variables belong to a session, which may not have initialized them."""
-    is_eager = tf.compat.v1.executing_eagerly_outside_functions()
+    is_eager = _v1.executing_eagerly_outside_functions()
     return not is_eager and not tf.distribute.has_strategy()
 
 
@@ -162,7 +162,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         if is_accumulated:
             # The step is run apart from the losses: it must not ask whether they were finite.
             self._scaler._take_loss()
-        gradients, variables = unzip(self._take_pairs(given))
+        gradients, variables = self._take_pairs(given)
 
         def step(gradients: Any) -> Any:
             pairs = list(zip(gradients, variables, strict=True))
@@ -170,22 +170,16 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
 
         # Checkpoints know variables by their names, so the step has the name scope around the
         # condition.
-        scope = ""
-        if not tf.executing_eagerly():
-            scope = _v1.get_default_graph().get_name_scope()
-
-        def take(strategy: Any, gradients: Any) -> Any:
-            around: Any = contextlib.nullcontext()
-            if not tf.executing_eagerly():
-                around = _v1.get_default_graph().name_scope(f"{scope}/" if scope else None)
-            with around:
-                done = replicas.on_each(strategy, step, gradients)
-                if strategy is None:
-                    return done
-                return strategy.group(done)
-
+        scope = tf.get_current_name_scope()
+        if scope:
+            scope += "/"
         with _conditions_for(variables):
-            taken = self._scaler.step(gradients, take, headroom=replicas.count())
+            taken = self._scaler.step(
+                gradients,
+                step,
+                around=lambda _: tf.name_scope(scope),
+                headroom=replicas.count(),
+            )
         if tf.executing_eagerly():
             return taken
         done = [taken]
@@ -194,8 +188,8 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
             missing = tf.cast(tf.logical_not(taken), global_step.dtype.base_dtype)
             done.append(_v1.assign_add(global_step, missing))
         train_op = tf.group(*done, name=name or self.get_name())
-        if train_op not in tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.TRAIN_OP):
-            tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TRAIN_OP, train_op)
+        if train_op not in _v1.get_collection_ref(_v1.GraphKeys.TRAIN_OP):
+            _v1.add_to_collection(_v1.GraphKeys.TRAIN_OP, train_op)
         return train_op
 
     @without_autograph
@@ -208,8 +202,8 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
 
         Returns the operation to run.
         """
-        gradients, variables = unzip(self._take_pairs(grads_and_vars))
-        taken = self._scaler.step(gradients, lambda *_: None, headroom=replicas.count())
+        gradients, variables = self._take_pairs(grads_and_vars)
+        taken = self._scaler.step(gradients, lambda _: None, headroom=replicas.count())
 
         def zero(value: Any) -> Any:
             return tf.where(taken, value, tf.zeros_like(value))
@@ -222,10 +216,11 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         """Makes the wrapper call these in place of the inner optimizer's own, which call it."""
         self._methods = methods
 
-    def _take_pairs(self, grads_and_vars: Any) -> list[tuple[Any, Any]]:
-        """The pairs that have a gradient, which is unscaled by now."""
-        pairs = [pair for pair in grads_and_vars if pair[0] is not None]
-        return self._scaler.unscaled_pairs(pairs, where=self._optimizer.get_name(), fix=_COMPUTE)
+    def _take_pairs(self, grads_and_vars: Pairs) -> tuple[list[Any], list[Any]]:
+        """Returns the gradients that are there, unscaled by now, and their variables."""
+        gradients, variables = unzip(pair for pair in grads_and_vars if pair[0] is not None)
+        where = self._optimizer.get_name()
+        return self._scaler.unscaled(gradients, variables, where, _COMPUTE), variables
 
     def _apply(self, pairs: Any, of_caller: Mapping[str, Any], **keywords: Any) -> Any:
         """Calls the inner optimizer, with those keywords that it takes and all of the caller's."""

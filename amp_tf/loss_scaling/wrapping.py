@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -137,22 +138,11 @@ def delegating(*names: str) -> Callable[[_Wrapper], _Wrapper]:
 
     def decorate(wrapper: _Wrapper) -> _Wrapper:
         for name in names:
-            setattr(wrapper, name, _InnerMethod(name))
+            inner_method = operator.attrgetter(f"inner_optimizer.{name}")
+            setattr(wrapper, name, property(inner_method))
         return wrapper
 
     return decorate
-
-
-class _InnerMethod:
-    """A method of the inner optimizer, read as an attribute of its wrapper."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, wrapper: Any, cls: type) -> Any:
-        if wrapper is None:  # read from the class
-            return self
-        return getattr(wrapper.inner_optimizer, self._name)
 
 
 def accepted(method: Callable[..., Any], **keywords: Any) -> dict[str, Any]:
@@ -197,13 +187,13 @@ class SavedScale:
     kinds. It is a child of its own, so that a float32 run can load the optimizer's group.
     """
 
-    def __init__(self, variables: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(self, variables: Mapping[str, Any]) -> None:
         super().__init__(name="loss_scale_state")  # type: ignore[call-arg]
-        self._read_variables = variables
+        self._variables = variables
 
     def save_own_variables(self, store: Any) -> None:
         """Called by the library when it saves."""
-        for name, variable in self._read_variables().items():
+        for name, variable in self._variables.items():
             store[name] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
@@ -211,6 +201,6 @@ class SavedScale:
 
         A file of a run without loss scaling has no entries here.
         """
-        for name, variable in self._read_variables().items():
+        for name, variable in self._variables.items():
             if name in store.keys():  # noqa: SIM118 - the store has keys() but is no mapping
                 variable.assign(store[name][()])

@@ -20,8 +20,7 @@ from amp_tf.hooks.patches import Patches
 ROOT = Path(amp_tf.__file__).parent
 NAMES = []
 for row in internals.rows():
-    for home in row.homes.split():
-        NAMES += [(home, name, row) for name in row.names.split()]
+    NAMES += [(home, name, row) for home, name in row.each()]
 #: of libraries, what no interface promises; TensorFlow promises the formats of its messages
 INSIDE = ("tensorflow.python.", "keras.src.", "tf_keras.src.")
 #: private names of Python's own
@@ -30,7 +29,7 @@ OF_PYTHON = {"_fields", "_value_", "_initializing", "_current_exceptions"}
 
 def is_there(home: str, name: str) -> bool:
     """Tells whether a library has a name; what methods set on an object counts, too."""
-    if home == internals.C_API.homes:
+    if (home, name) in internals.C_API.each():
         return hasattr(native.tensorflow_library(), name)
     *path, attribute = name.split(".")
     try:
@@ -85,23 +84,23 @@ def test_a_misspelt_name_is_not_found(home, name):
 
 
 def test_the_functions_of_the_library_are_those_that_are_called():
-    assert set(internals.C_API.names.split()) == set(native._FUNCTIONS)
+    assert {name for _, name in internals.C_API.each()} == set(native._FUNCTIONS)
 
 
 def test_a_row_says_which_name_is_gone_and_what_that_means():
-    row = Internal("tensorflow", "nn.relu nn.no_such", "show it", "nothing is shown")
+    row = Internal("tensorflow: nn.relu nn.no_such", "show it", "nothing is shown")
     patches = Patches()
     with pytest.raises(AttributeError) as caught:
         row.patch(patches, lambda original, *args: original(*args))
     assert not patches, "the name that is there was replaced nevertheless"
     assert str(caught.value) == "tensorflow has no nn.no_such in this version: nothing is shown"
-    row = Internal("tensorflow.no_such", "relu", "show it", "nothing is shown")
+    row = Internal("tensorflow.no_such: relu", "show it", "nothing is shown")
     with pytest.raises(AttributeError, match=r"tensorflow\.no_such has no relu"):
         row.patch(Patches(), lambda original, *args: original(*args))
 
 
 def test_a_row_is_patched_in_the_libraries_that_are_imported(monkeypatch):
-    row = Internal("keras tf_keras", "Model.count_params", "show it", "nothing is shown")
+    row = Internal("keras tf_keras: Model.count_params", "show it", "nothing is shown")
     monkeypatch.setitem(internals._LAST_NAMES, "tf_keras", "not_there_yet")
     patches = Patches()
     before = tf_keras.Model.count_params

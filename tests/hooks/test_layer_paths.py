@@ -15,6 +15,7 @@ import tensorflow as tf
 from amp_tf.graph.names import matcher, path_of, recorded
 from amp_tf.hooks import layer_paths, state
 from tests.hooks import installing, running
+from tests.small_graphs import all_nodes
 
 tf_keras = pytest.importorskip("tf_keras")
 
@@ -36,11 +37,7 @@ def step_of(model, shape):
             loss = tf.reduce_sum(model(x) ** 2)
         return tape.gradient(loss, model.trainable_variables)
 
-    graph = step.get_concrete_function(tf.TensorSpec(shape)).graph.as_graph_def()
-    nodes = list(graph.node)
-    for function in graph.library.function:
-        nodes += function.node_def
-    return nodes
+    return all_nodes(step.get_concrete_function(tf.TensorSpec(shape)).graph.as_graph_def())
 
 
 def by_layer(nodes, op):

@@ -3,35 +3,29 @@
 import json
 import threading
 
-from amp_tf.hooks.plugin import Visits
+from amp_tf.hooks.plugin import Visit, Visits
 from tests.hooks import running
 
 PRESERVED = frozenset({"x", "result"})
+FIRST = Visit(PRESERVED, 3, True)
 
 
-def _after(*, is_rewritten):
-    visits = Visits()
-    visits.note_first(PRESERVED, 3, is_rewritten=is_rewritten)
-    return visits
-
-
-def test_a_graph_that_stays_as_it_is_counts_once():
-    visits = _after(is_rewritten=False)
-    assert not visits.is_second(frozenset({"x"}), 3)
-    assert not visits.is_second(PRESERVED, 30)
-    assert not visits.is_second(PRESERVED)
-    assert visits.is_second(PRESERVED, 3)
-    assert not visits.is_second(PRESERVED, 3)
-
-
-def test_threads_know_nothing_of_each_other():
-    visits = _after(is_rewritten=True)
-    seen = []
-    other = threading.Thread(target=lambda: seen.append(visits.is_second(PRESERVED)))
+def in_another_thread(call):
+    other = threading.Thread(target=call)
     other.start()
     other.join()
-    assert seen == [False]
-    assert visits.is_second(PRESERVED)
+
+
+def test_a_first_visit_is_taken_once_by_its_thread_and_for_its_graph():
+    visits = Visits()
+    seen = []
+    visits.note(FIRST)
+    assert visits.take(frozenset({"x"})) is None
+    visits.note(FIRST)
+    in_another_thread(lambda: seen.append(visits.take(PRESERVED)))
+    assert seen == [None]
+    assert visits.take(PRESERVED) is FIRST
+    assert visits.take(PRESERVED) is None
 
 
 def test_a_thread_that_ended_leaves_nothing_to_the_next_and_the_table_stays_small(monkeypatch):
@@ -44,16 +38,14 @@ def test_a_thread_that_ended_leaves_nothing_to_the_next_and_the_table_stays_smal
 
     def visit():
         idents.add(threading.get_ident())
-        seen.append(visits.is_second(PRESERVED, 3))
-        visits.note_first(PRESERVED, 3, is_rewritten=True)
+        seen.append(visits.take(PRESERVED))
+        visits.note(FIRST)
 
     monkeypatch.setattr("amp_tf.hooks.plugin._THREADS", 10)
     for _ in range(40):
-        thread = threading.Thread(target=visit)
-        thread.start()
-        thread.join()
+        in_another_thread(visit)
     assert len(idents) < 40
-    assert seen == [False] * 40
+    assert seen == [None] * 40
     assert len(visits._firsts) == 10
 
 

@@ -10,17 +10,15 @@ from amp_tf.hooks import switch
 from amp_tf.painting.eligibility import SCOPE_ATTR
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import reports
+from tests.small_graphs import all_nodes
 
 CONFIG = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 
 
 def _scope_of(graph_def):
     """The scope of each MatMul, in the graph and in its functions."""
-    nodes = list(graph_def.node)
-    for function in graph_def.library.function:
-        nodes += function.node_def
     found = []
-    for node in nodes:
+    for node in all_nodes(graph_def):
         if node.op == "MatMul":
             found.append(node.attr[SCOPE_ATTR].s if SCOPE_ATTR in node.attr else None)
     return found

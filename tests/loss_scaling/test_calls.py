@@ -26,6 +26,7 @@ from tests.loss_scaling.steps import (
     since_keras_3_1,
     variables,
 )
+from tests.small_graphs import all_nodes
 
 
 @pytest.fixture(params=OPTIMIZERS)
@@ -67,9 +68,7 @@ def test_a_step_is_one_trace_that_stays_in_the_graph():
         step()
     assert step.experimental_get_tracing_count() == 1
     graph = step.get_concrete_function().graph.as_graph_def()
-    ops = {node.op for node in graph.node}
-    for function in graph.library.function:
-        ops |= {node.op for node in function.node_def}
+    ops = {node.op for node in all_nodes(graph)}
     assert "AssignVariableOp" in ops
     assert ops.isdisjoint({"PyFunc", "PyFuncStateless", "EagerPyFunc", "PrintV2", "Assert"})
 

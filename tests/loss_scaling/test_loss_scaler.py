@@ -19,6 +19,7 @@ from tests.loss_scaling.steps import (
     in_mode,
     poisoned,
 )
+from tests.small_graphs import all_nodes
 
 v1 = tf.compat.v1
 
@@ -125,10 +126,7 @@ def test_case_13_one_trace_nothing_on_the_host_and_nothing_for_autograph_to_comp
         step(*grads)
     assert step.experimental_get_tracing_count() == 1
     definition = step.get_concrete_function(*TRACE[0]).graph.as_graph_def()
-    nodes = [*definition.node]
-    for function in definition.library.function:
-        nodes += function.node_def
-    assert [node.name for node in nodes if node.op.endswith("PyFunc")] == []
+    assert [node.name for node in all_nodes(definition) if node.op.endswith("PyFunc")] == []
     assert not left
 
 

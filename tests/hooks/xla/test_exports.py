@@ -13,6 +13,7 @@ from tensorflow.python.framework import convert_to_constants
 from amp_tf.hooks import xla
 from tests.hooks.installing import install, uninstall
 from tests.hooks.xla.small_functions import BFLOAT16, X, assert_rounded, registered, tensor
+from tests.small_graphs import all_nodes
 
 pytestmark = pytest.mark.usefixtures("xla_hook_off_afterwards")
 
@@ -50,13 +51,6 @@ def model():
 
 def rounded_nodes(nodes):
     return [node.name for node in nodes if any(value.type in F16 for value in node.attr.values())]
-
-
-def all_nodes(graph):
-    nodes = list(graph.node)
-    for function in graph.library.function:
-        nodes += function.node_def
-    return nodes
 
 
 def frozen(model):
