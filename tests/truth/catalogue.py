@@ -25,6 +25,7 @@ GROUPS = (
     "bounded",
     "softmaxes",
     "moments",
+    "numbers",
     "rules",
     "optimizers",
     "losses",
