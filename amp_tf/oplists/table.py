@@ -290,10 +290,16 @@ SQUARES = Trait("Square")
 POWERS = Trait("Pow", SQUARES)
 #: Ops that take a root.
 ROOTS = Trait("Rsqrt Sqrt")
+#: Functions that magnify a rounding, by their argument or by an exponent.
+STEEP_FUNCTIONS = Trait("Cosh Exp Expm1 Pow Sinh")
+#: Inverses that are steep at the border of their arguments.
+INVERSE_FUNCTIONS = Trait("Acos Acosh Asin Atanh")
 #: Monotone functions with a bounded result.
-BOUNDED_FUNCTIONS = Trait("ClipByValue Erf Sigmoid Softsign Tanh")
+BOUNDED_FUNCTIONS = Trait("ClipByValue Erf Erfc Sigmoid Softsign Tanh")
 #: Ops whose result depends on the differences of their inputs alone.
 SOFTMAXES = Trait("LogSoftmax Softmax")
+#: Smooth functions, whose results of small arguments lie near one number: 1, 1/2, log 2, 1/n.
+SMOOTH = Trait("Exp Softplus", BOUNDED_FUNCTIONS, SOFTMAXES)
 #: Ops that may magnify a small change of their input.
 MAGNIFYING = Trait(
     """Acos Acosh Asin Atanh CumulativeLogsumexp Div DivNoNan Exp Expm1 Inv Log Log1p

@@ -13,12 +13,13 @@ loss scale in float16 is infinite above 65,504 and zero below 6e-8 whatever the 
 bfloat16 has three digits.
 
 *Differences, roots, logarithms.* Where x and y are nearly equal, x - y consists of their roundings,
-and a root or a logarithm brings them to full size. This costs nothing in ordinary models: the need
-ends at sums and means, in which roundings of either sign cancel; the sum of a value and a negated
-one needs nothing (the gradients of a Gelu and of a gate are such); and x - mean(x) needs only the
-mean unrounded, because both sides share the rounding of x. The loss in x - mean(x) depends on sizes
-that are known only in a run; ``amp-tf compare`` finds it. If two sums or means are subtracted, both
-stay float32, and so do the squares and products that they add.
+and a root or a logarithm brings them to full size; so does x - 1 where x is nearly one. This costs
+nothing in ordinary models. The need ends at sums and means: they stay float32, but roundings of
+either sign cancel in their terms. A gate's 1 - z needs nothing, and neither does the sum of a value
+and a negated one (the gradients of a Gelu and of a gate are such). x - mean(x) needs only the mean
+unrounded, because both sides share the rounding of x. The loss in x - mean(x) depends on sizes that
+are known only in a run; ``amp-tf compare`` finds it. If two sums or means are subtracted, the
+squares and products that they add stay float32, too.
 
 *Whole numbers, phases.* A rounding is relative, and they need an absolute precision: 1,001 is 1,000
 in bfloat16, and 1,000.3 loses its whole fraction.
@@ -52,6 +53,7 @@ class Need:
             convert. Nodes that only move values always do. ``LINEAR - TOTALS`` ends it at sums and
             means, in which roundings of either sign cancel.
         if_listed: those of ``through`` that pass it on only where the lists may convert them.
+        ends: the ops that stay in float32 and end it.
         products: the products that become float32, too, instead of ending it.
         staying: finds nodes that stay in float32, and need nothing of their inputs.
     """
@@ -61,6 +63,7 @@ class Need:
     among: Callable[[ValueGraph], NodeMask] | None = None
     through: frozenset[str] | None = None
     if_listed: frozenset[str] = frozenset()
+    ends: frozenset[str] = frozenset()
     products: frozenset[str] = frozenset()
     staying: Callable[[ValueGraph], NodeMask] | None = None
 
@@ -152,18 +155,40 @@ def _comparing(values: ValueGraph) -> NodeMask:
     """Returns the subtractions that need both operands exactly, and the additions that TensorFlow's
     optimizers made of such.
 
-    A subtraction from a single number does not need them, nor does one of a value and its own mean,
-    which share their rounding.
+    The subtractions of gates do not need them, nor does one of a value and its own mean, which
+    share their rounding.
     """
     differences = values.of_ops(table.SUBTRACTING)
+    gates = differences & _gates(values)
     # TensorFlow makes c - x + z of z - x + c, and c - x - y + z of z - (x + y) + c.
     single = values.view.constants[0] == 1
     turned = differences & values.readers_of(single, position=0)
     turned |= differences & values.readers_of(turned, position=0)
     sums = values.of_ops(table.ADDING) & values.readers_of(turned)
-    from_numbers = values.readers_of(single) & ~values.sources_of(sums)
+    gates &= ~values.sources_of(sums)
     centred = mask_of((each.difference for each in values.centrings), len(sums))
-    return (differences & ~from_numbers & ~centred) | sums
+    return (differences & ~gates & ~centred) | sums
+
+
+def _gates(values: ValueGraph) -> NodeMask:
+    """Returns the readers of the number one and a bounded function, such as the 1 - z of a gate,
+    and the readers of any single number and a product.
+    """
+    counts, _, sizes = values.view.constants
+    single = counts == 1
+    bounded = values.of_ops(table.BOUNDED_FUNCTIONS)
+    moved = values.products | values.downstream(values.products, through=values.moving)
+    from_ones = values.readers_of(single & (sizes == 1)) & values.readers_of(bounded)
+    return from_ones | (values.readers_of(single) & values.readers_of(moved))
+
+
+def _steep(values: ValueGraph) -> NodeMask:
+    """Returns all nodes except the readers of negated squares and magnitudes.
+
+    An exponential of a value up to zero loses .37 of a rounding, as in the gradient of a Gelu.
+    """
+    negated = values.of_ops(("Neg",)) & values.readers_of(values.of_ops(table.UNSIGNED))
+    return ~values.readers_of(negated)
 
 
 def _compared_totals(values: ValueGraph) -> NodeMask:
@@ -211,12 +236,15 @@ NEEDS = (
         Code.NEEDED,
         table.SUBTRACTING | table.ADDING,
         among=_comparing,
-        through=_LINEAR | table.BOUNDED_FUNCTIONS,
+        through=_LINEAR | table.SMOOTH,
         if_listed=_LINEAR,
+        ends=table.TOTALS,
         products=table.FILTERING,
         staying=_compared_totals,
     ),
     Need(Code.NEEDED, table.ROOTS, through=_LINEAR),
+    Need(Code.NEEDED, table.STEEP_FUNCTIONS, among=_steep, through=_LINEAR, ends=table.TOTALS),
+    Need(Code.NEEDED, table.INVERSE_FUNCTIONS, through=table.LINEAR),
     # Squares have one sign, and geometry sums few: their roundings do not cancel.
     Need(
         Code.NEEDED,
@@ -255,6 +283,15 @@ def keep_needed(values: ValueGraph) -> Iterator[NodeDecision]:
         difference = Sub(bias, given)  f16 → float32
         root = Sqrt(difference)        f16 → float32
         allow2 = MatMul(root, x)       f16
+
+    Example (bfloat16)::
+
+        half = Const() value=float32[]*0.5
+        allow1 = MatMul(x, x)               f16
+        scaled = Mul(allow1, y)             f16 → float32
+        chance = Softmax(scaled)            f16 → float32
+        gap = Sub(chance, half)             f16 → float32
+        allow2 = MatMul(gap, x)             f16
 
     Example (bfloat16)::
 
@@ -316,7 +353,9 @@ def _follow(need: Need, values: ValueGraph) -> Iterator[NodeDecision]:
         asking = asking & need.among(values)
     causes = _requested(values, asking, _passing(need, values))
     needed = asking | mask_of(causes, len(asking))
-    kept = needed | staying
+    ends = values.of_ops(need.ends) & values.is_open & values.sources_of(needed)
+    causes |= _requested(values, needed, ends)
+    kept = needed | ends | staying
     products = values.products & values.sources_of(needed) & values.of_ops(need.products)
     causes |= _requested(values, needed, products)
     fused = values.products & values.sources_of(kept) & values.of_ops(table.FUSED_PRODUCTS)
@@ -338,7 +377,7 @@ def _activations(values: ValueGraph) -> NodeMask:
     """
     biased = values.of_ops(table.ADDING) & find_biases(values, values.products)
     layers = values.products | values.of_ops(table.BIASES) | biased
-    return values.of_ops(table.BOUNDED_FUNCTIONS) & values.readers_of(layers)
+    return values.of_ops(table.SMOOTH) & values.readers_of(layers)
 
 
 def _requested(values: ValueGraph, asking: NodeMask, through: NodeMask) -> dict[Node, Node]:

@@ -44,7 +44,7 @@ from amp_tf.painting.value_graph import ValueGraph, casts_of
 
 GREAT = 16.0  #: constants of this size are no longer small beside activations
 NEVER = 1e4  #: and those of this size stand for never, unless they are added to all values
-LONGEST_SUM = 8  #: additions to one value, one after the other, that 16 bit may hold
+LONGEST_CHAIN = 8  #: additions to one value, or multiplications, that 16 bit may hold
 
 
 def keep_origins(values: ValueGraph) -> Iterator[NodeDecision]:
@@ -58,8 +58,9 @@ def keep_origins(values: ValueGraph) -> Iterator[NodeDecision]:
     each iteration makes anew by a product, such as an LSTM's output, may be 16 bit. The factors of
     the value are painted deny as well, back to the product that they come from: .998 is 1 in
     bfloat16, and .998 to the 500th is .37. So are the constant factors of the terms, which would be
-    off by the same share in each step, and chains of more than :data:`LONGEST_SUM` additions to one
-    value. Biases do not count; after a normalization or a gate, a sum begins anew.
+    off by the same share in each step, and chains of more than :data:`LONGEST_CHAIN` additions to
+    one value. Biases do not count; after a normalization or a gate, a sum begins anew. A chain of
+    as many multiplications is kept with all that its factors are computed of.
 
     Difference "origin": TensorFlow converts sums as all arithmetic, and casts the float32 side of
     an addition down.
@@ -99,8 +100,12 @@ def _running_sums(values: ValueGraph) -> NodeMask:
     scaled = scaling & values.readers_of(values.of_ops(("Const",)))
     circling = _come_back(values)
     straight = values.is_open & ~circling
-    multiplied = values.upstream(circling & scaling, through=straight)
-    found = circling | _long_sums(values, adding & ~circling, straight, scaled)
+    passing = adding | scaled | values.of_ops(("BiasAdd",)) | ~values.computes
+    sums = _long_chains(values, adding & _steps(values), straight & passing)
+    multiplying = scaling & values.computes
+    powers = _long_chains(values, multiplying, straight & (multiplying | ~values.computes))
+    multiplied = values.upstream(powers | (circling & scaling), through=straight)
+    found = circling | sums | powers
     factors = values.upstream(found & adding, through=(scaled | adding) & values.is_open)
     return found | multiplied | factors
 
@@ -123,19 +128,21 @@ def _come_back(values: ValueGraph) -> NodeMask:
     return values.on_cycles(~values.users, closing, np.array(links, np.int32).reshape(-1, 2).T)
 
 
-def _long_sums(
-    values: ValueGraph, adding: NodeMask, through: NodeMask, scaled: NodeMask
-) -> NodeMask:
-    """Returns the nodes on chains of more than :data:`LONGEST_SUM` additions to one value, and
-    those between two additions of a chain.
+def _long_chains(values: ValueGraph, steps: NodeMask, through: NodeMask) -> NodeMask:
+    """Returns the nodes on chains of more than :data:`LONGEST_CHAIN` steps, and those between two
+    steps of a chain.
+
+    Args:
+        steps: the additions, or the multiplications, that count.
+        through: the nodes of which chains consist.
     """
-    if adding.sum() <= LONGEST_SUM:
-        return np.zeros_like(adding)
+    steps = steps & through
+    if steps.sum() <= LONGEST_CHAIN:
+        return np.zeros_like(steps)
     terms = np.maximum(values.count_inputs() - 1, 1)
-    weights = np.where(adding & _steps(values), terms, 0)
-    passing = adding | scaled | values.of_ops(("BiasAdd",)) | ~values.computes
-    heaviest, between = values.heaviest_paths(through & passing, weights)
-    return between & (heaviest > LONGEST_SUM)
+    weights = np.where(steps, terms, 0)
+    heaviest, between = values.heaviest_paths(through, weights)
+    return between & (heaviest > LONGEST_CHAIN)
 
 
 def _steps(values: ValueGraph) -> NodeMask:

@@ -238,7 +238,7 @@ def match_loop_entries(canvas: Canvas) -> Canvas:
         turns = Enter(go) T=bool frame_name='f' is_constant=true
         again = LoopCond(turns)
         switch = Switch(state, again)
-        deny1 = Exp(switch:1)
+        deny1 = L2Loss(switch:1)
         next = NextIteration(deny1)
         done = Exit(switch)                                       f16
         allow2 = MatMul(done, x)                                  f16

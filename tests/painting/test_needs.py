@@ -23,6 +23,7 @@ INPUT = f"""
 {GIVEN}
 axis = Const() dtype=int32 value=int32[]*1
 half = Const() value=float32[]*0.5
+one = Const() value=float32[]*1
 a = MatMul(x, y)
 """
 
@@ -35,6 +36,34 @@ def test_what_is_needed_is_float32_back_to_its_product(op, settings):
     result = painted(INPUT + f"twice = Mul(a, y)\nd = {op}\nb = MatMul(d, y)", **settings)
     assert result.f16 == "a b"
     assert result.why("twice") == (Code.NEEDED, "d")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s = AddV2(t, z)\nd = Sub(s, half)",
+        "s = Softplus(t)\nd = Sub(s, half)",
+        "s = Softmax(t)\nd = Sub(half, s)",
+        "s = Sigmoid(t)\nd = Sub(s, half)",
+        "u = Tanh(t)\ns = Square(u)\nd = Sub(one, s)",
+        "s = AddV2(t, one)\nd = Pow(s, z)",
+        "s = Sum(t, axis)\nd = Acos(s)",
+    ],
+    ids=["sum", "softplus", "softmax", "half", "square", "power", "angle"],
+)
+def test_what_is_left_beside_a_number_is_float32(text):
+    """A function changes little beside a number, or the reader is steep there."""
+    result = painted(INPUT + f"t = Mul(a, y)\n{text}\nb = MatMul(d, y)", **CPU)
+    assert result.f16 == "a b"
+    assert result.why("s") == (Code.NEEDED, "d")
+    assert result.code("t") is Code.NEEDED
+
+
+def test_a_mean_that_is_compared_is_exact_and_its_terms_are_not():
+    text = "t = Mul(a, y)\nm = Mean(t, axis)\nd = Sub(m, z)\nb = MatMul(d, y)"
+    result = painted(INPUT + text, **CPU)
+    assert result.f16 == "a t b"
+    assert result.why("m") == (Code.NEEDED, "d")
 
 
 @both
@@ -91,7 +120,8 @@ def test_a_logarithm_needs_all_that_it_is_computed_of(op, settings):
 @pytest.mark.parametrize(
     "text",
     [
-        "s = AddV2(a, z)\nd = Sub(s, half)",  # a constant is no value that could be like the other
+        "s = Squeeze(a)\nd = Sub(s, half)",  # the product's rounding is as large
+        "t = Mul(a, y)\ns = Sigmoid(t)\nd = Sub(one, s)",  # a gate
         "s = AddV2(a, z)\nm = Mean(s, axis) keep_dims=true\nstopped = StopGradient(m)\nd = Sub(s, "
         "stopped)",
         "s = AddV2(a, z)\nm = Mean(s, axis)\nwide = ExpandDims(m, axis)\nmoved = Squeeze(s)\nd = "
@@ -99,7 +129,7 @@ def test_a_logarithm_needs_all_that_it_is_computed_of(op, settings):
         "s = Tanh(a)\nd = Sqrt(s)",  # what is bounded is as it was rounded
         "s = Mul(a, y)\nm = Mean(s, axis)\nd = Sqrt(m)",  # roundings of either sign
     ],
-    ids=["constant", "centred", "moved", "bounded", "mean"],
+    ids=["product", "gate", "centred", "moved", "bounded", "mean"],
 )
 def test_what_asks_nothing_of_a_value_leaves_it_16_bit(text, settings):
     result = painted(INPUT + text + "\ndown = MatMul(s, y)\nb = MatMul(d, y)", **settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amp_tf.painting.origins import GREAT, LONGEST_SUM, NEVER
+from amp_tf.painting.origins import GREAT, LONGEST_CHAIN, NEVER
 from amp_tf.painting.reasons import Code
 from tests.left_out import without
 from tests.painting.painted import CPU, both, check, painted
@@ -250,7 +250,7 @@ READ = "handle = VarHandleOp() dtype=float32 shape=[4]\nread = ReadVariableOp(ha
     "read", ["", READ, "read = _Arg() T=float32 index=0", "read = Placeholder()"]
 )
 def test_neither_a_norm_behind_a_chain_nor_a_bias_before_it_makes_it_longer(read, settings):
-    text = chain(LONGEST_SUM) + NORM
+    text = chain(LONGEST_CHAIN) + NORM
     if read:
         text = text.replace("s0 = MatMul(x, y)\n", BIAS.format(read=read))
         text = text.replace("AddV2(s0,", "AddV2(biased,")
@@ -260,10 +260,28 @@ def test_neither_a_norm_behind_a_chain_nor_a_bias_before_it_makes_it_longer(read
 
 @both
 def test_a_long_chain_of_additions_is_float32_and_a_short_one_is_not(settings):
-    short = painted(chain(LONGEST_SUM), **settings)
+    short = painted(chain(LONGEST_CHAIN), **settings)
     assert "s1" in short.f16.split()
-    long = painted(chain(LONGEST_SUM + 1), **settings)
+    long = painted(chain(LONGEST_CHAIN + 1), **settings)
     converted = long.f16.split()
-    for number in range(LONGEST_SUM + 1):
+    for number in range(LONGEST_CHAIN + 1):
         assert long.code(f"s{number + 1}") == Code.RUNNING_SUM
         assert f"p{number}" in converted
+
+
+@both
+def test_a_long_chain_of_factors_is_float32_and_a_short_one_is_not(settings):
+    """A factor of .993 that is rounded once is .9922, and that to the thirtieth is .79, not .81."""
+
+    def factors(count: int) -> str:
+        lines = [GIVEN, "s0 = MatMul(x, y)", "t = MatMul(y, y)", "f = Sigmoid(t)"]
+        for number in range(count):
+            lines.append(f"s{number + 1} = Mul(s{number}, f)")
+        lines.append(f"end = MatMul(s{count}, y)")
+        return "\n".join(lines)
+
+    short = painted(factors(LONGEST_CHAIN), **settings)
+    assert {"f", "s1"} <= set(short.f16.split())
+    long = painted(factors(LONGEST_CHAIN + 1), **settings)
+    assert long.f16 == "s0 t end"
+    assert long.code("f") == long.code("s1") == Code.RUNNING_SUM

@@ -28,6 +28,7 @@ GROUPS = (
     "bounded",
     "softmaxes",
     "moments",
+    "numbers",
     "rules",
     "optimizers",
     "losses",
