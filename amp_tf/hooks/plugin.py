@@ -113,7 +113,11 @@ def install(patches: Patches) -> None:
 
     If the plugin cannot work, one warning says why, and TensorFlow runs without it. Idempotent.
     """
-    set_conversion(lambda *graph: convert_graph(*graph, state.settings()))
+
+    def convert(data: bytes, preserve: frozenset[str], shapes: Shapes) -> bytes | None:
+        return convert_graph(data, preserve, shapes, state.settings())
+
+    set_conversion(convert)
     home, _ = next(TFLITE_CONVERTER.each())
     if home in sys.modules:  # some builds have none
         TFLITE_CONVERTER.surround(patches, _convert_for_tflite)
