@@ -268,8 +268,9 @@ def _replace(source: Path, target: Path, model: bytes, weights: Weights | None) 
 def _write(source: Path, target: Path, model: bytes, weights: Weights | None) -> None:
     """Writes the copy to a target that is not there, or is an empty folder.
 
-    The file that makes it a model comes last. If writing fails, nothing is in the target.
+    The file that makes it a model comes last. If writing fails, the target is as it was.
     """
+    was_there = os.path.lexists(target)
     types: dict[str, int] = {}
     if weights:
         types = {each.key: each.precision.data_type for each in weights.stored}
@@ -291,7 +292,12 @@ def _write(source: Path, target: Path, model: bytes, weights: Weights | None) ->
             reading.Checkpoint(source).write(target, types)
         files.put(target / reading.MODEL_FILE, model)
     except BaseException:  # Ctrl-C, too
-        for item in target.glob("*"):
+        written = [target]
+        if not target.is_dir():
+            written = []
+        elif was_there:
+            written = [*target.iterdir()]
+        for item in written:
             if item.is_dir() and not item.is_symlink():
                 shutil.rmtree(item, ignore_errors=True)
             else:
