@@ -102,7 +102,7 @@ def _milliseconds(graphs: Graphs) -> dict[str, float] | None:
     after = 0.0
     casts = 0.0
     for graph in graphs:
-        of_nodes = figures.times_before_and_now(graph)
+        of_nodes = figures.times_before_and_now(graph.known_basis, graph.figures, graph.is_f16)
         before += float(of_nodes[0].sum())
         after += float(of_nodes[1].sum())
         for cast in graph.known_basis.casts:

@@ -261,7 +261,7 @@ class Products:
 NO_PRODUCTS = Products()
 
 
-def times_before_and_now(graph: GraphReport) -> tuple[Any, Any]:
+def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[Any, Any]:
     """Estimates the time of all runs of each node in float32 and now, without casts.
 
     Ops that TensorFlow computes with a product take no time of their own, but for a bias behind a
@@ -269,13 +269,16 @@ def times_before_and_now(graph: GraphReport) -> tuple[Any, Any]:
     folded, its multiplication ran over the convolution's result before. Now its sum and the ops
     behind it are one kernel with the convolution, as lifted ops are with their product.
 
+    Args:
+        basis: the graph.
+        figures: of its nodes.
+        is_f16: for each node, whether it computes in 16 bit now.
+
     Returns:
-        Two arrays by node of a graph with a basis, in ns; zero if unknown.
+        Two arrays by node, in ns; zero if unknown.
     """
     from amp_tf.cpu.economy import Prices  # where costs are asked for: a GPU's are not known
 
-    basis = graph.known_basis
-    figures = graph.figures
     view = basis.view
     costs = basis.resolution.costs
     before = np.zeros(view.node_count)
@@ -292,8 +295,8 @@ def times_before_and_now(graph: GraphReport) -> tuple[Any, Any]:
         else:
             before[node], in_f16[node] = prices.op(node, float(figures.largest[node]))
     # Now: without what is computed with a product.
-    now = np.where(graph.is_f16, in_f16, before)
-    for node, product in computed_with_products(view, graph.is_f16, basis.shapes).items():
+    now = np.where(is_f16, in_f16, before)
+    for node, product in computed_with_products(view, is_f16, basis.shapes).items():
         if costs_nothing(view, node, product):
             now[node] = 0.0
     # Before: without what was computed with a product, and with the folded multiplications.
@@ -301,7 +304,7 @@ def times_before_and_now(graph: GraphReport) -> tuple[Any, Any]:
     for scale, product in view.edges.rows("src_node", "dst_node"):
         if scale in basis.folded.scales:
             scale_of[product] = scale
-    fused = computed_with_products(view, np.zeros_like(graph.is_f16), basis.shapes)
+    fused = computed_with_products(view, np.zeros_like(is_f16), basis.shapes)
     for node, product in fused.items():
         is_free = costs_nothing(view, node, product)
         if is_free and product not in scale_of and node not in basis.folded.lifted:

@@ -83,7 +83,7 @@ def saved_ms(report: Any) -> Saved:
     for graph in report.graphs:
         if graph.basis is None or graph.is_revisit:
             continue
-        before, now = times_before_and_now(graph)
+        before, now = times_before_and_now(graph.basis, graph.figures, graph.is_f16)
         gained = (before - now) / _NS
         is_product = graph.figures.is_product
         casts = 0.0

@@ -208,7 +208,7 @@ def test_a_notebook_shows_the_one_number(report):
 def estimated(report):
     """The times of each node before and now, and the cost table."""
     (found,) = report.graphs
-    before, now = times_before_and_now(found)
+    before, now = times_before_and_now(found.known_basis, found.figures, found.is_f16)
     times = {}
     for node, name in enumerate(found.view.names):
         times[name] = (before[node], now[node])
