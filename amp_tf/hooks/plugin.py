@@ -113,7 +113,9 @@ def install(patches: Patches) -> None:
 
     If the plugin cannot work, one warning says why, and TensorFlow runs without it. Idempotent.
     """
-    set_conversion(lambda *graph: convert_graph(*graph, state.settings()))
+    set_conversion(
+        lambda data, preserve, shapes: convert_graph(data, preserve, shapes, state.settings())
+    )
     home, _ = next(TFLITE_CONVERTER.each())
     if home in sys.modules:  # some builds have none
         TFLITE_CONVERTER.surround(patches, _convert_for_tflite)
