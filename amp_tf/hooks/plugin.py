@@ -113,11 +113,9 @@ def install(patches: Patches) -> None:
 
     If the plugin cannot work, one warning says why, and TensorFlow runs without it. Idempotent.
     """
-
-    def convert(data: bytes, preserve: frozenset[str], shapes: Shapes) -> bytes | None:
-        return convert_graph(data, preserve, shapes, state.settings())
-
-    set_conversion(convert)
+    set_conversion(
+        lambda data, preserve, shapes: convert_graph(data, preserve, shapes, state.settings())
+    )
     home, _ = next(TFLITE_CONVERTER.each())
     if home in sys.modules:  # some builds have none
         TFLITE_CONVERTER.surround(patches, _convert_for_tflite)
