@@ -23,7 +23,7 @@ STATE = {
     "tools/comparing/training.py": "_training",
 }
 #: Calls whose results are in lower case and do not change.
-_CONSTANT = {"attrgetter", "suppress", "next", "find_spec"}
+_CONSTANT = {"attrgetter", "find_spec", "next", "partial", "suppress"}
 _CHANGES = {
     "add",
     "append",

@@ -168,8 +168,10 @@ _KERNELS = """ArgMin=ArgMax BatchToSpace=BatchToSpaceND BiasAddV1=BiasAdd Ceil=F
     SpaceToBatch=SpaceToBatchND SplitV=Split TensorListConcat=ConcatV2
     TensorListConcatV2=ConcatV2 TensorListFromTensor=Unpack TensorListStack=Pack TopK=TopKV2"""
 #: Ops that run the kernel of another op, or one that differs only in its comparison or value.
-SAME_KERNEL = dict(pair.split("=") for pair in _KERNELS.split())
-SAME_KERNEL[f"Add{BROADCAST}"] = f"AddV2{BROADCAST}"
+SAME_KERNEL = {
+    **dict(pair.split("=") for pair in _KERNELS.split()),
+    f"Add{BROADCAST}": f"AddV2{BROADCAST}",
+}
 
 
 def data_of(shape: Sequence[int]) -> Any:
