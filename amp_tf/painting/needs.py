@@ -14,8 +14,8 @@ bfloat16 has three digits.
 
 *Differences, roots, logarithms.* Where x and y are nearly equal, x - y consists of their roundings,
 and a root or a logarithm brings them to full size; so does x - 1 where x is nearly one. This costs
-nothing in ordinary models. The need ends at sums and means: they stay float32, but roundings of
-either sign cancel in their terms. A gate's 1 - z needs nothing, and neither does the sum of a value
+nothing in ordinary models. The need ends at sums and means, in which roundings of either sign
+cancel. A gate's 1 - z needs nothing, and neither does the sum of a value
 and a negated one (the gradients of a Gelu and of a gate are such). x - mean(x) needs only the mean
 unrounded, because both sides share the rounding of x. The loss in x - mean(x) depends on sizes that
 are known only in a run; ``amp-tf compare`` finds it. If two sums or means are subtracted, the
@@ -53,7 +53,6 @@ class Need:
             convert. Nodes that only move values always do. ``LINEAR - TOTALS`` ends it at sums and
             means, in which roundings of either sign cancel.
         if_listed: those of ``through`` that pass it on only where the lists may convert them.
-        ends: the ops that stay in float32 and end it.
         products: the products that become float32, too, instead of ending it.
         staying: finds nodes that stay in float32, and need nothing of their inputs.
     """
@@ -63,7 +62,6 @@ class Need:
     among: Callable[[ValueGraph], NodeMask] | None = None
     through: frozenset[str] | None = None
     if_listed: frozenset[str] = frozenset()
-    ends: frozenset[str] = frozenset()
     products: frozenset[str] = frozenset()
     staying: Callable[[ValueGraph], NodeMask] | None = None
 
@@ -238,12 +236,11 @@ NEEDS = (
         among=_comparing,
         through=_LINEAR | table.SMOOTH,
         if_listed=_LINEAR,
-        ends=table.TOTALS,
         products=table.FILTERING,
         staying=_compared_totals,
     ),
     Need(Code.NEEDED, table.ROOTS, through=_LINEAR),
-    Need(Code.NEEDED, table.STEEP_FUNCTIONS, among=_steep, through=_LINEAR, ends=table.TOTALS),
+    Need(Code.NEEDED, table.STEEP_FUNCTIONS, among=_steep, through=_LINEAR),
     Need(Code.NEEDED, table.INVERSE_FUNCTIONS, through=table.LINEAR),
     # Squares have one sign, and geometry sums few: their roundings do not cancel.
     Need(
@@ -353,9 +350,7 @@ def _follow(need: Need, values: ValueGraph) -> Iterator[NodeDecision]:
         asking = asking & need.among(values)
     causes = _requested(values, asking, _passing(need, values))
     needed = asking | mask_of(causes, len(asking))
-    ends = values.of_ops(need.ends) & values.is_open & values.sources_of(needed)
-    causes |= _requested(values, needed, ends)
-    kept = needed | ends | staying
+    kept = needed | staying
     products = values.products & values.sources_of(needed) & values.of_ops(need.products)
     causes |= _requested(values, needed, products)
     fused = values.products & values.sources_of(kept) & values.of_ops(table.FUSED_PRODUCTS)

@@ -59,13 +59,6 @@ def test_what_is_left_beside_a_number_is_float32(text):
     assert result.code("t") is Code.NEEDED
 
 
-def test_a_mean_that_is_compared_is_exact_and_its_terms_are_not():
-    text = "t = Mul(a, y)\nm = Mean(t, axis)\nd = Sub(m, z)\nb = MatMul(d, y)"
-    result = painted(INPUT + text, **CPU)
-    assert result.f16 == "a t b"
-    assert result.why("m") == (Code.NEEDED, "d")
-
-
 @both
 @pytest.mark.parametrize(
     "text",

@@ -1,22 +1,8 @@
 """Values near a number that is subtracted from them, and chains of factors near one."""
 
-from __future__ import annotations
-
 import math
 
 import tensorflow as tf
-
-from tests.truth.bench import mean_square
-from tests.truth.programs.practice import models_in
-
-
-def programs():
-    return models_in(__name__)
-
-
-def _ended(w, y, **more):
-    output = w.dense(y, 4, "out")
-    return {"loss": mean_square(output - 0.3), "output": output, **more}
 
 
 def entropy_below_its_maximum(w, x):
@@ -24,7 +10,7 @@ def entropy_below_its_maximum(w, x):
     logs = tf.nn.log_softmax(logits)
     entropy = -tf.reduce_sum(tf.exp(logs) * logs, 1, keepdims=True)
     gap = 20.0 * (math.log(8.0) - entropy)
-    return _ended(w, gap * x[:, :4], gap=gap)
+    return w.last(gap * x[:, :4], gap=gap)
 
 
 def contrast_with_neighbours(w, x):
@@ -32,27 +18,27 @@ def contrast_with_neighbours(w, x):
     y = 10.0 + 0.5 * w.perceptron(x, 32, "net")
     near = (tf.roll(y, 1, 1) + y + tf.roll(y, -1, 1)) / 3.0
     contrast = 20.0 * (y / near - 1.0)
-    return _ended(w, contrast, contrast=contrast)
+    return w.last(contrast, contrast=contrast)
 
 
 def log_cosh(w, x):
     """The logarithm of a hyperbolic cosine, as a feature of small residuals."""
     y = 0.2 * w.perceptron(x, 16, "net")
     z = 30.0 * (y + tf.nn.softplus(-2.0 * y) - math.log(2.0))
-    return _ended(w, z, z=z)
+    return w.last(z, z=z)
 
 
 def pseudo_huber(w, x):
     y = 0.2 * w.perceptron(x, 16, "net")
     z = 30.0 * (tf.sqrt(1.0 + tf.square(y)) - 1.0)
-    return _ended(w, z, z=z)
+    return w.last(z, z=z)
 
 
 def steep_threshold(w, x):
     """A map of chances that is made black and white, softly."""
     chances = tf.sigmoid(0.1 * w.perceptron(x, 16, "net"))
     black = tf.sigmoid(50.0 * (chances - 0.5))
-    return _ended(w, black, black=black)
+    return w.last(black, black=black)
 
 
 def chance_of_any_event(w, x):
@@ -62,7 +48,7 @@ def chance_of_any_event(w, x):
     none = first
     for other in others:
         none *= other
-    return _ended(w, 20.0 * (1.0 - none), none=none)
+    return w.last(20.0 * (1.0 - none), none=none)
 
 
 def trace_that_decays(w, x):
@@ -71,7 +57,7 @@ def trace_that_decays(w, x):
     trace = w.dense(x, 8, "start")
     for _ in range(30):
         trace *= decay
-    return _ended(w, trace, trace=trace)
+    return w.last(trace, trace=trace)
 
 
 def counts_with_a_log_link(w, x):
@@ -89,7 +75,7 @@ def shift_of_a_total(w, x):
     atoms = tf.reshape(tf.tile(x, [1, 8]) + waves, [16, 32, 8])
     energies = tf.nn.softplus(2.0 + 0.3 * w.perceptron(atoms, 1, "atom")[..., 0])
     left = tf.reduce_sum(energies, 1) - w.bias("shift", 16, 68.0)
-    return _ended(w, left[:, None] * x[:, :4], left=left)
+    return w.last(left[:, None] * x[:, :4], left=left)
 
 
 def near_rotations(w, x):
@@ -100,14 +86,14 @@ def near_rotations(w, x):
     angle = tf.acos(tf.clip_by_value(product, -1.0 + 1e-7, 1.0 - 1e-7))
     mixed = tf.sin(0.7 * angle) * first + tf.sin(0.3 * angle) * second
     mixed /= tf.sin(angle)
-    return _ended(w, tf.concat([mixed, 10.0 * angle], 1), mixed=mixed, angle=angle)
+    return w.last(tf.concat([mixed, 10.0 * angle], 1), mixed=mixed, angle=angle)
 
 
 def compound_interest(w, x):
     """The thirtieth power of one and a small rate."""
     rate = 0.02 * tf.tanh(w.perceptron(x, 8, "rate"))
     grown = tf.pow(1.0 + rate, 30.0)
-    return _ended(w, grown * x[:, :8], grown=grown)
+    return w.last(grown * x[:, :8], grown=grown)
 
 
 def prices_by_erfc(w, x):
@@ -121,4 +107,4 @@ def prices_by_erfc(w, x):
     bought = 0.5 * tf.math.erfc(-first / math.sqrt(2.0))
     paid = 0.5 * tf.math.erfc(-second / math.sqrt(2.0))
     call = stock * bought - 100.0 * math.exp(-0.01) * paid
-    return _ended(w, call - tf.nn.relu(stock - 100.0), call=call)
+    return w.last(call - tf.nn.relu(stock - 100.0), call=call)
