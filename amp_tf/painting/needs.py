@@ -181,12 +181,13 @@ def _gates(values: ValueGraph) -> NodeMask:
 
 
 def _steep(values: ValueGraph) -> NodeMask:
-    """Returns all nodes except the readers of negated squares and magnitudes.
+    """Returns all nodes except those that the lists let be 16 bit, and the readers of negated
+    squares and magnitudes.
 
     An exponential of a value up to zero loses .37 of a rounding, as in the gradient of a Gelu.
     """
     negated = values.of_ops(("Neg",)) & values.readers_of(values.of_ops(table.UNSIGNED))
-    return ~values.readers_of(negated)
+    return ~values.is_open & ~values.readers_of(negated)
 
 
 def _compared_totals(values: ValueGraph) -> NodeMask:
