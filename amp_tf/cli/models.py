@@ -17,7 +17,7 @@ from amp_tf.cli.main import DEFAULT_SIGNATURE
 from amp_tf.cli.options import batch_of, hardware_for, load_signature, read_config, read_inputs
 from amp_tf.config import WEIGHTS, AmpConfig
 from amp_tf.errors import AmpError, GraphError
-from amp_tf.graph.names import closest, describe_unmatched, missing_node
+from amp_tf.graph.names import closest, describe_unmatched, missing_node, node_of
 from amp_tf.hooks.switch import disable
 from amp_tf.offline import reading
 from amp_tf.offline.explain import explain
@@ -145,7 +145,7 @@ def _convert_graph(
     # Nodes that no other node reads are probably fetched.
     read: set[str] = set()
     for node in result.graph.node:
-        read.update(name.removeprefix("^").partition(":")[0] for name in node.input)
+        read.update(map(node_of, node.input))
     ends = []
     for found in result.report.graphs[0].nodes:
         if found.precision.is_f16 and found.name not in read:

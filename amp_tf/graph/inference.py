@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from amp_tf.graph import datatypes
+from amp_tf.graph.names import node_of
 from amp_tf.graph.sizes import SHAPES_ATTR, KnownShapes, Shape, Shapes
 from amp_tf.oplists.table import CONSTANTS, GIVEN, TENSOR_LIST_ELEMENTS
 
@@ -143,7 +144,7 @@ def _size_elements(graph: Any, size: int) -> None:
         if node.op not in TENSOR_LIST_ELEMENTS:
             continue
         inputs = [name for name in node.input if not name.startswith("^")]
-        element_shape = constants.get(inputs[-1].partition(":")[0])
+        element_shape = constants.get(node_of(inputs[-1]))
         if element_shape is None:
             continue
         value = element_shape.attr["value"].tensor

@@ -18,6 +18,7 @@ from typing import Any
 
 from amp_tf.errors import FileError, GraphError
 from amp_tf.files import check_regular, read_regular
+from amp_tf.graph.names import node_of
 from amp_tf.reporting import files
 from amp_tf.reporting.files import AnyPath
 
@@ -193,7 +194,7 @@ def preserved_nodes(meta_graph: Any) -> set[str]:
     tensors += [saver.filename_tensor_name, saver.save_tensor_name, saver.restore_op_name]
     for collection in meta_graph.collection_def.values():
         tensors += collection.node_list.value
-    named = {name.removeprefix("^").partition(":")[0] for name in tensors if name}
+    named = set(map(node_of, tensors))
     # Collections may name nodes that no longer exist.
     return named.intersection(node.name for node in meta_graph.graph_def.node)
 

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from amp_tf.config import LIST_NAMES, AmpConfig, variable_of
-from amp_tf.graph.names import layer_of, matcher
+from amp_tf.graph.layers import layer_of
+from amp_tf.graph.names import matcher
 from amp_tf.oplists.table import ALLOW, FUSED_PRODUCTS, INFER, PRODUCTS, ROWS
 from amp_tf.oplists.table import DENY as DENY_LIST
 from amp_tf.oplists.targets import Resolution

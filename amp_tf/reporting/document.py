@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from amp_tf.graph.names import layer_of, path_of
+from amp_tf.graph.layers import layer_of, path_of
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.reporting import figures
 from amp_tf.reporting.blockers import find_blockers

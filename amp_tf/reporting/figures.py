@@ -20,7 +20,7 @@ import numpy as np
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
-from amp_tf.graph.names import layer_of
+from amp_tf.graph.layers import layer_of
 from amp_tf.graph.sizes import KnownShapes, Shapes, element_count, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import CASTS, CLEAR, CPU, DENY, INFER, PRODUCTS, ROWS

@@ -23,7 +23,7 @@ from typing import Any
 
 from amp_tf.errors import FileError
 from amp_tf.files import read_regular
-from amp_tf.graph.names import layer_of
+from amp_tf.graph.layers import layer_of
 
 AnyPath = str | Path
 Document = Mapping[str, Any]

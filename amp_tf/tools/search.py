@@ -18,14 +18,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from amp_tf.graph.names import (
-    is_gradient,
-    is_within,
-    scope_of,
-    scopes,
-    whole_of,
-    without_calls,
-)
+from amp_tf.graph.layers import is_gradient, is_within, scope_of, scopes
+from amp_tf.graph.names import whole_of, without_calls
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.reporting.files import Document
 from amp_tf.tools.keeping import (

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.graph.names import KerasLayer, recorded
+from amp_tf.graph.layers import KerasLayer, recorded
 from amp_tf.hooks import layer_paths
 from amp_tf.tools.comparing.findings import places_of
 from amp_tf.tools.search import reduce

@@ -24,13 +24,8 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 from amp_tf.config import AmpConfig
-from amp_tf.graph.names import (
-    find_followers,
-    path_of,
-    pattern_for,
-    scopes,
-    without_calls,
-)
+from amp_tf.graph.layers import path_of, scopes
+from amp_tf.graph.names import find_followers, pattern_for, without_calls
 from amp_tf.oplists.table import HANDING_ON
 from amp_tf.precision import Precision
 from amp_tf.rewriting.pipeline import RewriteResult

@@ -29,7 +29,7 @@ import numpy as np
 from amp_tf.config import AmpConfig
 from amp_tf.errors import GraphError
 from amp_tf.graph.attributes import ARG_OP, USER_NAME
-from amp_tf.graph.names import CAST_SUFFIX
+from amp_tf.graph.names import CAST_SUFFIX, node_of
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.sizes import NO_SHAPES, KnownShapes, Shapes, read_shape
 from amp_tf.oplists.hardware import Hardware
@@ -174,7 +174,7 @@ def _captured(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Variable]
 
     names = {}
     for variable in function.graph.variables:
-        names[id(variable.handle)] = variable.name.partition(":")[0]
+        names[id(variable.handle)] = node_of(variable.name)
     captures: dict[str, np.ndarray] = {}
     variables: dict[str, Variable] = {}
     for outer, inner in function.graph.captures:
@@ -352,11 +352,6 @@ def reached(
                 found[source] = None
                 waiting.append(source)
     return found
-
-
-def node_of(text: str) -> str:
-    """Returns the name of the node that the text of an input, or a tensor's name, holds."""
-    return text.removeprefix("^").partition(":")[0]
 
 
 def every_node(graph: Any) -> Iterator[Any]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from amp_tf.errors import GraphError
+from amp_tf.graph.names import node_of
 from amp_tf.oplists.table import BEGINNINGS, UPDATED_BY, VARIABLE_READERS, WHOLE_WRITES
 from amp_tf.tools.comparing.flattening import (
     OWN_SCOPE,
@@ -25,7 +26,6 @@ from amp_tf.tools.comparing.flattening import (
     Titles,
     Variable,
     keeps_state,
-    node_of,
     reached,
 )
 

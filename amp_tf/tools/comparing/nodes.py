@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 
 from amp_tf.graph.attributes import ROUNDED_ATTR
+from amp_tf.graph.names import node_of
 from amp_tf.oplists.table import RESHAPING, WAYS_OUT
 from amp_tf.precision import Precision
 from amp_tf.tools.comparing import verdicts
-from amp_tf.tools.comparing.flattening import OWN_SCOPE, FlatStep, Names, node_of
+from amp_tf.tools.comparing.flattening import OWN_SCOPE, FlatStep, Names
 from amp_tf.tools.comparing.joining import AMP, FLOAT32, JointGraph
 from amp_tf.tools.comparing.verdicts import Statistics
 from amp_tf.tools.progress import Progress

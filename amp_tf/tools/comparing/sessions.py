@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from amp_tf.errors import GraphError
+from amp_tf.graph.names import node_of
 from amp_tf.hooks import state
 from amp_tf.oplists.table import DATA_SOURCES, READ_OPS, REFERENCE_VARIABLES, VARIABLE_HANDLES
 from amp_tf.reporting.text import plural
 from amp_tf.tools.comparing import flattening
 from amp_tf.tools.comparing.calls import Patch
-from amp_tf.tools.comparing.flattening import OWN_SCOPE, RESULT, Batch, FlatStep, node_of, reached
+from amp_tf.tools.comparing.flattening import OWN_SCOPE, RESULT, Batch, FlatStep, reached
 
 if TYPE_CHECKING:
     from amp_tf.tools.comparing.training import Training

@@ -141,7 +141,7 @@ def _fetches_product(session: Any, fetches: Any) -> bool:
     """
     import tensorflow as tf
 
-    from amp_tf.tools.comparing.flattening import node_of
+    from amp_tf.graph.names import node_of
     from amp_tf.tools.comparing.functions import computes_product
     from amp_tf.tools.comparing.sessions import extracted
 
