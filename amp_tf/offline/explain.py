@@ -35,8 +35,9 @@ from amp_tf.reporting.blockers import (
 )
 from amp_tf.reporting.figures import GraphReport
 from amp_tf.reporting.text import plural
+from amp_tf.rewriting.arguments import check_arguments
 from amp_tf.rewriting.form import Form, Job
-from amp_tf.rewriting.pipeline import check_arguments, decide, pause_garbage_collector, settle
+from amp_tf.rewriting.pipeline import decide, pause_garbage_collector, settle
 from amp_tf.rewriting.recording import report_of
 from amp_tf.values import check_batch
 

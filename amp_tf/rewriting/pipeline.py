@@ -13,8 +13,8 @@ import operator
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from amp_tf.config import AmpConfig, check_config
-from amp_tf.errors import ConfigError, GraphError, RewriteError
+from amp_tf.config import AmpConfig
+from amp_tf.errors import GraphError, RewriteError
 from amp_tf.graph import editor, verify
 from amp_tf.graph.datatypes import Unit
 from amp_tf.graph.edits import Edits
@@ -29,16 +29,14 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import Resolution, resolve_target
 from amp_tf.reporting.figures import GraphReport
 from amp_tf.reporting.reports import RewriteReport
-from amp_tf.rewriting.form import Form, Job, Pass, plan_edits
+from amp_tf.rewriting.arguments import check_arguments, graph_def_of
+from amp_tf.rewriting.form import Form, Job, Pass
 from amp_tf.rewriting.holding import delay, make_late
+from amp_tf.rewriting.planning import plan_edits
 from amp_tf.rewriting.recording import Log, report_of
 from amp_tf.rewriting.sharing import find_narrow_units, part_lists, share_reads
 from amp_tf.rewriting.splitting import split, split_in_float32
-from amp_tf.values import check_batch, check_names
-
-_NO_HARDWARE = 'To convert for a GPU, or for any CPU, write amp_tf.AmpConfig(target="gpu") or "cpu"'
-_NO_LIBRARY = "Of a GraphDef that is graph_def.library; leave it out where no functions are called"
-_NO_SHAPES = "Leave it out: the nodes of as_graph_def(add_shapes=True) carry theirs"
+from amp_tf.values import check_batch
 
 
 def _run_late(module: str, name: str, form: Form) -> Form:
@@ -69,7 +67,7 @@ PREPARATIONS = (
     Pass("part lists", _converts, part_lists),
     Pass("share reads", _converts, share_reads),
     Pass("fold", _folds, functools.partial(_run_late, "folding", "fold"), changes_functions=True),
-    Pass("lift", _lifts, functools.partial(_run_late, "folding", "lift"), changes_functions=True),
+    Pass("lift", _lifts, functools.partial(_run_late, "lifting", "lift"), changes_functions=True),
     Pass("delay", _saves_memory, delay),
 )
 #: The passes that change a graph where a painting shows that it helps.
@@ -436,64 +434,3 @@ def _verify(before: GraphView, result: Any, form: Form) -> None:
                 "untouched"
             ),
         ) from cause
-
-
-def graph_def_of(graph: Any, preserve: Iterable[str]) -> tuple[Any, Iterable[str]]:
-    """Returns the GraphDef, with shapes, of a ``tf.Graph`` or concrete function; else the graph.
-
-    Returns the nodes to preserve, too: those that are given, and the inputs and outputs of a
-    concrete function.
-    """
-    if hasattr(graph, "as_graph_def"):
-        return graph.as_graph_def(add_shapes=True), preserve
-    if all(hasattr(graph, name) for name in ("graph", "inputs", "outputs", "structured_outputs")):
-        ends = [tensor.op.name for tensor in (*graph.inputs, *graph.outputs)]
-        given = [preserve] if isinstance(preserve, str) else preserve
-        return graph.graph.as_graph_def(add_shapes=True), [*given, *ends]
-    return graph, preserve
-
-
-def check_arguments(
-    graph: Any, config: Any, preserve: Iterable[str], hardware: Any, library: Any, shapes: Any
-) -> frozenset[str]:
-    """Returns the nodes to preserve.
-
-    Raises:
-        GraphError: it is not a graph.
-        ConfigError: an argument is of another kind, or ``preserve`` holds other things than names.
-    """
-    if not hasattr(graph, "node_def") and not hasattr(graph, "library"):
-        raise GraphError(
-            "expected a GraphDef, FunctionDef, tf.Graph or concrete function, got "
-            f"{type(graph).__name__}",
-            where="rewrite(graph)",
-            fix=(
-                "A tf.function gives one with get_concrete_function(…); convert_saved_model "
-                "converts models"
-            ),
-        )
-    if config is not None:
-        check_config(config, where="rewrite(config)")
-
-    is_hardware = isinstance(hardware, Hardware)
-    is_library = hasattr(library, "function")
-    has_shapes = hasattr(shapes, "output_shapes")
-    for name, value, is_right, wanted, fix in (
-        ("hardware", hardware, is_hardware, "an amp_tf.Hardware", _NO_HARDWARE),
-        ("library", library, is_library, "a FunctionDefLibrary", _NO_LIBRARY),
-        ("shapes", shapes, has_shapes, "an object with output_shapes(node)", _NO_SHAPES),
-    ):
-        if value is not None and not is_right:
-            what = f"expected {wanted}, got {value!r}"
-            raise ConfigError(what, where=f"rewrite({name}=…)", fix=fix)
-    where = "rewrite(preserve=…)"
-    names = check_names(preserve, where=where)
-    for name in names:
-        if ":" in name or name.startswith("^"):
-            fix = (
-                "Name nodes: 'logits' has the output 'logits:0'. A tensor's node is tensor.op.name"
-            )
-            raise ConfigError(
-                f"{name!r} is not a node name, so it would preserve nothing", where=where, fix=fix
-            )
-    return frozenset(names)

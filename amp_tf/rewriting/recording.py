@@ -41,7 +41,8 @@ from amp_tf.painting.paint import Change
 from amp_tf.painting.reasons import Reason
 from amp_tf.reporting.figures import Basis, GraphReport, InsertedCast, Products, has_costs
 from amp_tf.reporting.reports import RewriteReport
-from amp_tf.rewriting.form import Form, Job, cast_sources
+from amp_tf.rewriting.form import Form, Job
+from amp_tf.rewriting.planning import cast_sources
 
 #: Begins the name of the log file that marks a graph which TensorFlow passed on twice.
 SECOND_VISIT = "second_visit_AutoMixedPrecision"
