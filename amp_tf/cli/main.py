@@ -100,6 +100,15 @@ def _add_preserve(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
+def _add_batch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--batch",
+        metavar="N",
+        help="under auto, convert what is faster for requests of this batch size, or of a range "
+        "such as 1-32; by default what is faster for one example and for many alike",
+    )
+
+
 def _add_rewrite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="IN", help=_WHAT)
     parser.add_argument(
@@ -112,12 +121,7 @@ def _add_rewrite(parser: argparse.ArgumentParser) -> None:
         "--force", action="store_true", help="replace OUT if it exists, even if it is IN"
     )
     _add_preserve(parser, "a node to leave unchanged, such as an output of a GraphDef file")
-    parser.add_argument(
-        "--batch",
-        metavar="N",
-        help="under auto, convert what is faster for requests of this batch size, or of a range "
-        "such as 1-32; by default what is faster for one example and for many alike",
-    )
+    _add_batch(parser)
     parser.add_argument(
         "--weights",
         choices=WEIGHTS,
@@ -153,14 +157,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--function", metavar="NAME", default="", help="the library function that contains the node"
     )
-    parser.add_argument(
-        "--batch",
-        metavar="N",
-        help=(
-            "under auto, the batch size that is decided for, or a range such as 1-32, as for "
-            "rewrite"
-        ),
-    )
+    _add_batch(parser)
     _add_preserve(parser, "a node to leave unchanged")
     add_settings(parser)
 
@@ -442,7 +439,7 @@ def _main(arguments: list[str] | None) -> int:
         print(f"{name}: {error}", file=sys.stderr)
         return error_status
     finally:
-        # No line at exit: in a command of ours it would say that nothing was converted.
+        # No summary line: in a command of ours it would say that nothing was converted.
         if (switch := sys.modules.get("amp_tf.hooks.switch")) is not None:
             switch.disable()
 

@@ -16,7 +16,7 @@ import numpy as np
 from amp_tf.cli.main import DEFAULT_SIGNATURE
 from amp_tf.cli.options import batch_of, hardware_for, load_signature, read_config, read_inputs
 from amp_tf.config import WEIGHTS, AmpConfig
-from amp_tf.errors import AmpError, GraphError
+from amp_tf.errors import AmpError, GraphError, first_line
 from amp_tf.graph.names import closest, describe_unmatched, missing_node, node_of
 from amp_tf.hooks.switch import disable
 from amp_tf.offline import reading
@@ -168,9 +168,10 @@ def _answer(args: argparse.Namespace, model: str) -> dict[str, Any]:
         taken = ", ".join(
             f"{name} {spec.dtype.name}{list(spec.shape)}" for name, spec in inputs.items()
         )
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise AmpError(
-            f"the model does not take its arrays ({why})", where=args.check, fix=f"It takes {taken}"
+            f"the model does not take its arrays ({first_line(error)})",
+            where=args.check,
+            fix=f"It takes {taken}",
         ) from None
 
 

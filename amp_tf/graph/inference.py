@@ -15,6 +15,7 @@ from typing import Any
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.names import node_of
+from amp_tf.graph.protos import new_graph
 from amp_tf.graph.sizes import SHAPES_ATTR, KnownShapes, Shape, Shapes
 from amp_tf.oplists.table import CONSTANTS, GIVEN, TENSOR_LIST_ELEMENTS
 
@@ -66,7 +67,7 @@ class BatchShapes:
 
         graph = tf.Graph()
         with graph.as_default():
-            functions = tf.compat.v1.GraphDef(library=self.library)
+            functions = new_graph(library=self.library)
             functions.versions.producer = tf.version.GRAPH_DEF_VERSION
             tf.graph_util.import_graph_def(functions, name="")
         return graph

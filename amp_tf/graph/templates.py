@@ -292,6 +292,17 @@ def referenced(node: Any) -> Iterator[str]:
             yield from (function.name for function in value.list.func)
 
 
+def rename_functions(node: Any, names: Mapping[str, str]) -> None:
+    """Gives the functions that a NodeDef calls new names, by the names that they had."""
+    node.op = names.get(node.op, node.op)
+    for value in node.attr.values():
+        functions = list(value.list.func)
+        if value.HasField("func"):
+            functions.append(value.func)
+        for function in functions:
+            function.name = names.get(function.name, function.name)
+
+
 def called(node: Any, functions: Container[str]) -> list[str]:
     """Returns the functions that a NodeDef calls; its op is one if it is a known function."""
     op, *found = referenced(node)

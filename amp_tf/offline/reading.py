@@ -16,9 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from amp_tf.errors import FileError, GraphError
+from amp_tf.errors import FileError, GraphError, first_line
 from amp_tf.files import check_regular, read_regular
 from amp_tf.graph.names import node_of
+from amp_tf.graph.protos import new_graph
 from amp_tf.reporting import files
 from amp_tf.reporting.files import AnyPath
 
@@ -48,10 +49,9 @@ def _read_proto(path: Path, fix: str, *, of_model: bool = False) -> Any:
         raise FileError("the file is empty", where=str(path), fix=fix)
     from google.protobuf import text_format
     from google.protobuf.message import DecodeError
-    from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-    proto = GraphDef()
+    proto = new_graph()
     if of_model:
         proto = SavedModel()
     try:
@@ -113,13 +113,11 @@ def saved_model_of(source: Any) -> Iterator[Path]:
             else:
                 importlib.import_module("tensorflow").saved_model.save(model, place)
         except Exception as error:  # of any class: from Keras, its layers or TensorFlow
-            why = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-            what = f"the model cannot be exported ({why})"
             where = type(source).__name__
             if is_path:
                 where = str(source)
             raise GraphError(
-                what,
+                f"the model cannot be exported ({first_line(error).rstrip('.')})",
                 where=where,
                 fix="Call the model on data once before, or export it by hand: "
                 "model.export(folder)",

@@ -21,7 +21,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from amp_tf.errors import FileError
+from amp_tf.errors import FileError, first_line
 from amp_tf.files import read_regular
 from amp_tf.graph.layers import layer_of
 
@@ -192,9 +192,10 @@ def _size_of_arrays(path: AnyPath, file: Any) -> int:
         with h5py.File(file, "r") as opened:
             opened.visititems(note)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
-        why = str(error).splitlines()[0]
         raise FileError(
-            f"holds no HDF5 that can be read ({why})", where=str(path), fix="Save it again"
+            f"holds no HDF5 that can be read ({first_line(error)})",
+            where=str(path),
+            fix="Save it again",
         ) from None
     return sum(sizes)
 

@@ -3,7 +3,7 @@
 It has counts at once, and a typed reason for every node on request. As plain data it is the
 document of :mod:`amp_tf.reporting.document`, of which text, page and notebook view are made.
 
-Hooks record each graph of a process here; the user and the line at exit read it. Counts cover all
+Hooks record each graph of a process here; the user and the summary line read it. Counts cover all
 graphs. Reasons for every node are kept only for the last graphs, limited by their number of nodes:
 a program that retraces without end must not fill the memory with reports.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import difflib
 import functools
 import json
 import math
@@ -21,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from amp_tf.errors import ConfigError
-from amp_tf.graph.names import closest_layers, matcher
+from amp_tf.graph.names import closest, closest_layers, matcher
 from amp_tf.painting.reasons import Code, Reason
 from amp_tf.precision import Precision
 from amp_tf.reporting import document, files
@@ -122,7 +121,7 @@ def _is_in_layer(layer: Any, whole: Nodes) -> _Test:
 def _unknown(
     argument: str, asked: str, known: Sequence[str], close: Sequence[str] = ()
 ) -> ConfigError:
-    close = close or difflib.get_close_matches(asked, known, n=3, cutoff=0.5) or known[:3]
+    close = close or closest(asked, known) or known[:3]
     return ConfigError(
         f"there is no {argument} {asked!r}",
         where=f"Nodes.where({argument})",

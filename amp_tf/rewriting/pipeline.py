@@ -22,7 +22,7 @@ from amp_tf.graph.inference import BatchShapes
 from amp_tf.graph.protos import parse_graph
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.sizes import Shapes
-from amp_tf.graph.templates import referenced
+from amp_tf.graph.templates import referenced, rename_functions
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
@@ -247,7 +247,7 @@ def _rewrite_functions(functions: Sequence[Any], job: Job) -> list[RewriteResult
 
 
 def name_clones(
-    given: Sequence[Any], results: Sequence[RewriteResult], *, prefix: str = ""
+    originals: Sequence[Any], results: Sequence[RewriteResult], *, prefix: str = ""
 ) -> dict[str, Any]:
     """Clones the functions of a program that change, under new names.
 
@@ -256,8 +256,8 @@ def name_clones(
     clone.
 
     Args:
-        given: the functions, each after those that it calls; the last is the program, which keeps
-            its name.
+        originals: the functions, each after those that it calls; the last is the program, which
+            keeps its name.
         results: the result for each of them.
         prefix: begins the names of the clones.
 
@@ -266,7 +266,7 @@ def name_clones(
     """
     names: dict[str, str] = {}
     changed = {}
-    for original, result in zip(given, results, strict=True):
+    for original, result in zip(originals, results, strict=True):
         name = original.signature.name
         body = result.graph
         if not result.changed:
@@ -275,12 +275,10 @@ def name_clones(
                 continue
             body = copy.deepcopy(original)
         for node in body.node_def:
-            node.op = names.get(node.op, node.op)
-            for value in node.attr.values():
-                for function in [value.func] if value.HasField("func") else value.list.func:
-                    function.name = names.get(function.name, function.name)
-        if original is not given[-1]:
-            body.signature.name = names[name] = f"{prefix}{name}_amp_tf_{next(clone_numbers)}"
+            rename_functions(node, names)
+        if original is not originals[-1]:
+            names[name] = f"{prefix}{name}_amp_tf_{next(clone_numbers)}"
+            body.signature.name = names[name]
         changed[name] = body
     return changed
 

@@ -31,7 +31,7 @@ from amp_tf.config import LIST_NAMES, AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.graph.edits import Edits
 from amp_tf.graph.names import CAST_SUFFIX, HOIST_SUFFIX
-from amp_tf.graph.protos import parse_graph
+from amp_tf.graph.protos import new_graph, parse_graph
 from amp_tf.graph.sizes import KnownShapes, Lifetimes, Shape, Shapes, read_shape, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import PRODUCTS, READ_OPS
@@ -258,9 +258,7 @@ class Log:
 
     def _with_library(self, functions: Sequence[Any]) -> Any:
         """Makes a GraphDef of functions, with those of the library that are not among them."""
-        from tensorflow.core.framework.graph_pb2 import GraphDef
-
-        graph = GraphDef()
+        graph = new_graph()
         graph.library.function.extend(functions)
         names = {function.signature.name for function in functions}
         if self._library:

@@ -18,7 +18,6 @@ from amp_tf.reporting.files import AnyPath
 from amp_tf.values import LAYER, NODE, file_of_patterns
 
 Patterns = tuple[str, ...]  #: of the setting ``keep_float32``
-DEFAULT = "keep.txt"  #: the file's name
 
 
 def layer_pattern(path: str) -> str:

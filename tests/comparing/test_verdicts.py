@@ -86,7 +86,7 @@ def test_an_infinity_that_a_minimum_hides_is_named_though_all_is_healthy():
     found = compare(step, batches(), FLOAT16)
     assert found.is_healthy
     told = (
-        "100% of the numbers of large (MatMul) are inf or nan in float16 alone; no output shows it"
+        "100 % of the numbers of large (MatMul) are inf or nan in float16 alone; no output shows it"
     )
     assert found.notes[0] == told
 

@@ -15,7 +15,7 @@ from amp_tf.reporting.text import plural
 from amp_tf.tools import keeping, some
 from amp_tf.tools.comparing.findings import Finding
 from amp_tf.tools.comparing.nodes import NodeError
-from amp_tf.tools.comparing.verdicts import LIMIT, Output, are_good, figure, roundoff
+from amp_tf.tools.comparing.verdicts import LIMIT, Output, are_good, error_text, roundoff
 from amp_tf.tools.keeping import Patterns
 
 _SHOWN = 5
@@ -156,7 +156,7 @@ class Comparison:
             nearest = max(judged, key=lambda output: (output.ratio, output.error))
             lines.append(
                 f"The output closest to its limit is the {nearest.title}: its error is "
-                f"{figure(nearest.error)}, a ratio of {nearest.ratio:.2g}; above {LIMIT:g} it "
+                f"{error_text(nearest.error)}, a ratio of {nearest.ratio:.2g}; above {LIMIT:g} it "
                 "would be wrong."
             )
         if blind := len(self.outputs) - len(judged):
@@ -165,10 +165,10 @@ class Comparison:
                 "does not get two digits of them right."
             )
         if worst := self.worst:
-            unit = figure(roundoff(self.precision))
+            unit = error_text(roundoff(self.precision))
             lines.append(
                 f"The node with the largest error of its own is {worst.name} ({worst.op}): "
-                f"{figure(worst.local or 0.0)}, where one rounding is at most {unit}."
+                f"{error_text(worst.local or 0.0)}, where one rounding is at most {unit}."
             )
         return lines
 
@@ -177,8 +177,8 @@ class Comparison:
         lines = ["", f"{'error':>9} {'products':>9} {'noise':>9} {'ratio':>7}  output"]
         bad = sorted(bad, key=lambda output: -output.ratio)
         for output in bad[:_SHOWN]:
-            errors = f"{figure(output.error):>9} {figure(output.ideal):>9}"
-            noise = f"{figure(output.noise):>9}"
+            errors = f"{error_text(output.error):>9} {error_text(output.ideal):>9}"
+            noise = f"{error_text(output.noise):>9}"
             lines.append(f"{errors} {noise} {output.ratio:7.3g}  {output.title}")
         if len(bad) > _SHOWN:
             lines.append(f"{'':39}and {len(bad) - _SHOWN} more")
@@ -191,8 +191,8 @@ class Comparison:
             op = finding.op
             if finding.layer:
                 op += f", layer {finding.layer}"
-            alone = figure(finding.local_error)
-            in_run = figure(finding.accumulated_error)
+            alone = error_text(finding.local_error)
+            in_run = error_text(finding.accumulated_error)
             lines += [
                 "",
                 f"{number}. {finding.kind}: {finding.node} ({op})",

@@ -28,6 +28,7 @@ from amp_tf.graph.layers import path_of, scopes
 from amp_tf.graph.names import find_followers, pattern_for, without_calls
 from amp_tf.oplists.table import HANDING_ON
 from amp_tf.precision import Precision
+from amp_tf.reporting.figures import percent
 from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.tools import some
 from amp_tf.tools.comparing.nodes import NodeError
@@ -80,14 +81,14 @@ def describe(node: NodeError, precision: Precision) -> Finding:
     if node.nonfinite_alone:
         kind = OVERFLOW
         why = (
-            f"{100 * node.nonfinite_alone:.3g}% of its result is inf or nan; its numbers reach "
+            f"{percent(node.nonfinite_alone)} of its result is inf or nan; its numbers reach "
             f"{max(node.largest, node.largest_input):.3g}, "
             f"{precision.value} ends at {precision.max_finite:.5g}"
         )
     elif node.underflow > UNDERFLOWN:
         kind = UNDERFLOW
         why = (
-            f"{node.underflow:.0%} of its result becomes zero; its numbers reach "
+            f"{percent(node.underflow)} of its result becomes zero; its numbers reach "
             f"{node.largest:.1g}, {precision.value} begins at {precision.smallest:.1g}. Where it "
             "is a gradient, scale the loss (LossScaler)"
         )

@@ -30,6 +30,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.errors import GraphError
 from amp_tf.graph.attributes import ARG_OP, USER_NAME
 from amp_tf.graph.names import CAST_SUFFIX, node_of
+from amp_tf.graph.protos import new_graph
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.sizes import NO_SHAPES, KnownShapes, Shapes, read_shape
 from amp_tf.oplists.hardware import Hardware
@@ -93,10 +94,7 @@ class FlatStep:
         optimizers: a result may come back as an argument of the next call, as running sums do.
         Captured tensors are not arguments.
         """
-        from tensorflow.core.framework import graph_pb2
-
-        shown = graph_pb2.GraphDef()
-        shown.CopyFrom(self.graph)
+        shown = copy.deepcopy(self.graph)
         arguments = [*self.captures]
         if self.returns:
             arguments = [*self.feeds, *self.captures, *self.variables]
@@ -112,11 +110,13 @@ class FlatStep:
         results = map(node_of, self.results)
         ends = [*self.feeds, *self.captures, *self.variables, *results, *self.effects]
         result = rewrite(shown, config, preserve=ends, hardware=hardware, shapes=self.shapes)
-        graph = graph_pb2.GraphDef(library=result.graph.library, versions=result.graph.versions)
-        graph.node.extend(node for node in self.graph.node if node.name in numbers)
+        # The arguments are the step's own again, and results are no nodes.
+        nodes = [node for node in self.graph.node if node.name in numbers]
         for node in result.graph.node:
             if node.op != RETVAL_OP and node.name not in numbers:
-                graph.node.append(node)
+                nodes.append(node)
+        whole = result.graph
+        graph = new_graph(node=nodes, library=whole.library, versions=whole.versions)
         return dataclasses.replace(result, graph=graph)
 
 

@@ -10,6 +10,7 @@ so that only one has its tensors in memory; only the outputs of float32 are kept
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,6 +19,8 @@ import numpy as np
 
 from amp_tf.errors import GraphError
 from amp_tf.graph.names import node_of
+from amp_tf.graph.protos import new_graph
+from amp_tf.graph.templates import rename_functions
 from amp_tf.oplists.table import BEGINNINGS, UPDATED_BY, VARIABLE_READERS, WHOLE_WRITES
 from amp_tf.tools.comparing.flattening import (
     OWN_SCOPE,
@@ -25,6 +28,7 @@ from amp_tf.tools.comparing.flattening import (
     FlatStep,
     Titles,
     Variable,
+    every_node,
     keeps_state,
     reached,
 )
@@ -69,8 +73,8 @@ class JointGraph:
         self._session: Any = None  # made by a run
         with self.graph.as_default():
             fed = {*flat.feeds, *flat.captures}
-            shared = tf.compat.v1.GraphDef(versions=flat.graph.versions)
-            shared.node.extend(node for node in flat.graph.node if node.name in fed)
+            nodes = [node for node in flat.graph.node if node.name in fed]
+            shared = new_graph(node=nodes, versions=flat.graph.versions)
             tf.import_graph_def(shared, name=_SHARED)
             for name in fed:
                 self._inputs[name] = self.graph.get_tensor_by_name(f"{_SHARED}/{name}:0")
@@ -84,14 +88,14 @@ class JointGraph:
         """Imports a version, which reads the shared inputs and the variables of its side."""
         import tensorflow as tf
 
-        given = dict(self._inputs)
+        tensors = dict(self._inputs)  # by the node whose place they take
         for node, held in self._variables.items():
-            given[node] = held.place(side)
-        copy = _separate(graph, side, given)
-        self._keeps_state |= keeps_state(copy)
-        inputs = {f"{name}:0": tensor for name, tensor in given.items()}
+            tensors[node] = held.place(side)
+        version = _separate(graph, side, tensors)
+        self._keeps_state |= keeps_state(version)
+        inputs = {f"{node}:0": tensor for node, tensor in tensors.items()}
         # The slash keeps the scope, in which variables are already, from getting a number.
-        tf.import_graph_def(copy, input_map=inputs, name=f"{side}/")
+        tf.import_graph_def(version, input_map=inputs, name=f"{side}/")
         for name in self._flat.effects:
             self._effects.append(self.graph.get_operation_by_name(f"{side}/{name}"))
 
@@ -226,47 +230,32 @@ def _plain() -> Any:
     return config
 
 
-def _separate(graph: Any, side: str, given: Mapping[str, Any]) -> Any:
+def _separate(graph: Any, side: str, replaced: Iterable[str]) -> Any:
     """Returns a copy of a version that shares no function, loop frame or variable with others.
 
-    Nothing in it waits for ``given`` nodes, in whose place the copy gets tensors.
+    Nothing in it waits for the nodes that are replaced by tensors of the joint graph.
     """
-    from tensorflow.core.framework import graph_pb2
-
-    copy = graph_pb2.GraphDef()
-    copy.CopyFrom(graph)
-    functions = {}
-    for function in copy.library.function:
+    version = copy.deepcopy(graph)
+    # Functions get names of their own.
+    names = {}
+    for function in version.library.function:
         name = function.signature.name
-        functions[name] = f"{side}__{name}"
-        function.signature.name = functions[name]
-        for node in function.node_def:
-            node.attr.pop("_class", None)
-    for gradient in copy.library.gradient:
-        gradient.function_name = functions.get(gradient.function_name, gradient.function_name)
-        gradient.gradient_func = functions.get(gradient.gradient_func, gradient.gradient_func)
-    for function in copy.library.function:
-        for node in function.node_def:
-            _rename_functions(node, functions)
-    needless = {f"^{name}" for name in given}
-    for node in copy.node:
-        _rename_functions(node, functions)
+        names[name] = f"{side}__{name}"
+        function.signature.name = names[name]
+    for gradient in version.library.gradient:
+        gradient.function_name = names.get(gradient.function_name, gradient.function_name)
+        gradient.gradient_func = names.get(gradient.gradient_func, gradient.gradient_func)
+    for node in every_node(version):
+        rename_functions(node, names)
         node.attr.pop("_class", None)  # the nodes beside which it is to be placed
+    # Loop frames, too; and nothing waits for what is replaced.
+    needless = {f"^{name}" for name in replaced}
+    for node in version.node:
         if not needless.isdisjoint(node.input):
             node.input[:] = [text for text in node.input if text not in needless]
         if "frame_name" in node.attr:
             node.attr["frame_name"].s = f"{side}/".encode() + node.attr["frame_name"].s
-    return copy
-
-
-def _rename_functions(node: Any, functions: Mapping[str, str]) -> None:
-    for value in node.attr.values():
-        called = list(value.list.func)
-        if value.HasField("func"):
-            called.append(value.func)
-        for function in called:
-            function.name = functions.get(function.name, function.name)
-    node.op = functions.get(node.op, node.op)
+    return version
 
 
 def _why(message: str) -> str:

@@ -16,6 +16,7 @@ from amp_tf.graph.names import describe_unmatched
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
+from amp_tf.reporting.figures import percent
 from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.tools.comparing.comparison import Comparison
 from amp_tf.tools.comparing.findings import Finding, Search, describe
@@ -195,6 +196,6 @@ def _hidden_infinity(nodes: Sequence[NodeError], precision: Precision) -> Iterat
     """
     for node in nodes:  # sources come before their readers
         if node.nonfinite:
-            share = f"{100 * node.nonfinite:.3g}% of the numbers of {node.name} ({node.op})"
+            share = f"{percent(node.nonfinite)} of the numbers of {node.name} ({node.op})"
             yield f"{share} are inf or nan in {precision.value} alone; no output shows it"
             return

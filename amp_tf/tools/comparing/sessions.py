@@ -19,6 +19,7 @@ import numpy as np
 
 from amp_tf.errors import GraphError
 from amp_tf.graph.names import node_of
+from amp_tf.graph.protos import new_graph
 from amp_tf.hooks import state
 from amp_tf.oplists.table import DATA_SOURCES, READ_OPS, REFERENCE_VARIABLES, VARIABLE_HANDLES
 from amp_tf.reporting.text import plural
@@ -146,8 +147,6 @@ class SessionRuns:
 
 def extracted(graph: Any, ends: Iterable[str]) -> Any:
     """Returns the part of a GraphDef that some nodes need."""
-    import tensorflow as tf
-
     nodes = {node.name: node for node in graph.node}
 
     def sources(name: str) -> list[str]:
@@ -155,7 +154,7 @@ def extracted(graph: Any, ends: Iterable[str]) -> Any:
 
     found = reached(ends, sources)
     needed = [node for name, node in nodes.items() if name in found]
-    return tf.compat.v1.GraphDef(node=needed, versions=graph.versions, library=graph.library)
+    return new_graph(node=needed, versions=graph.versions, library=graph.library)
 
 
 class Sessions:

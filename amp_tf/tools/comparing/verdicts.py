@@ -127,13 +127,13 @@ def has_truth(statistics: Statistics, precision: Precision) -> bool:
     return bool(statistics.nonfinite) or statistics.error <= NO_TRUTH * times
 
 
-def figure(value: float) -> str:
-    """A relative error as text."""
+def error_text(value: float) -> str:
+    """Returns a relative error as text, in percent unless it is tiny."""
     if not math.isfinite(value):
         return "inf"
     if 0 < value < 1e-4:
         return f"{value:.0e}"
-    return f"{value:.2%}"
+    return f"{100 * value:.2f} %"
 
 
 @dataclasses.dataclass(frozen=True)

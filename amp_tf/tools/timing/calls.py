@@ -59,7 +59,7 @@ def time(
         first_s[True] = _seconds(calls[True])
         told = summary.line()
     has_converted = reports.totals().converted > 0
-    reports.reset()  # no line at exit for these graphs
+    reports.reset()  # no summary line for these graphs
     if not has_converted:
         raise AmpError(
             f"there is nothing to time ({told})",

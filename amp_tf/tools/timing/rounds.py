@@ -103,7 +103,7 @@ class Timed:
 
     step: str  #: what a step is, such as ``fit`` or the name of a ``tf.function``
     device: str  #: ``"GPU"`` or ``"CPU"``
-    summary: str  #: what amp_tf converted, in the words of the line at exit
+    summary: str  #: what amp_tf converted, in the words of the summary line
     float32: Runs  #: the runs without amp_tf, one for each round
     mixed: Runs  #: the runs with it
 

@@ -43,7 +43,7 @@ from amp_tf.tools.tuning.result import Goal, Outcome, Trade, Tuned, nothing_but
 
 _MIXED = "mixed.json"
 _COMPARISON = "comparison.json"
-_MINIMAL = "without any one of {} it does not suffice"
+_MINIMAL = "none of {} can be left out"
 _OPEN = "whether less suffices is not known"
 _NO_REPORT = "it ran no TensorFlow with amp_tf, or its report could not be written"
 _NOT_PRECISION = (
@@ -84,7 +84,7 @@ class Tuning:
     most_runs: int = 40  #: how many runs may be made, those of earlier calls included
     tell: Progress = silent  #: called with a line for each run
     progress: Progress = silent  #: called with what is being done
-    given: Patterns = ()  #: the patterns of the settings, which every run has
+    from_settings: Patterns = ()  #: patterns, which every run has
 
     def __post_init__(self) -> None:
         self._trades: dict[str, Trade] = {}
@@ -183,9 +183,9 @@ class Tuning:
     def _try(self, items: Items) -> Outcome:
         patterns = patterns_of(items)
         run = run_of(patterns)
-        names = some([item.name for item in items]) or nothing_but(self.given)
+        names = some([item.name for item in items]) or nothing_but(self.from_settings)
         outcome = self._once(run, Way.MIXED, patterns, names)
-        kept = (*self.given, *patterns)
+        kept = (*self.from_settings, *patterns)
         self._trades[run] = Trade(kept, outcome, self._is_good(outcome))
         return outcome
 
@@ -194,20 +194,26 @@ class Tuning:
         if known is not None:
             return known
         number = len(self.journal.runs) + 1
-        kept = f"{what} in float32" if way is Way.MIXED else way.value
+        kept = way.value
+        if way is Way.MIXED:
+            kept = f"{what} in float32"
         name = f"run {number} of at most {self.most_runs}: {kept}"
         begin = time.monotonic()
         with during(self.progress, f"{name}{self._left(number)}"):
-            outcome = self.program.run(way, (*self.given, *patterns))
-        self._seconds = time.monotonic() - begin if way is Way.MIXED else 0.0
+            outcome = self.program.run(way, (*self.from_settings, *patterns))
+        self._seconds = 0.0
+        if way is Way.MIXED:
+            self._seconds = time.monotonic() - begin
         if outcome.report is not None and not patterns and way is Way.MIXED:
             self.journal.write(_MIXED, outcome.report)
         is_good = self._is_good(outcome)
         self.journal.add(run, outcome, is_fact=is_good or way is Way.MIXED)
-        good = ""
+        verdict = ""
         if math.isfinite(self._limit):
-            good = ", good" if is_good else ", not good"
-        self.tell(f"{name}: {self._told(outcome)}{good}")
+            verdict = ", not good"
+            if is_good:
+                verdict = ", good"
+        self.tell(f"{name}: {self._told(outcome)}{verdict}")
         return outcome
 
     def _left(self, number: int) -> str:
@@ -223,8 +229,10 @@ class Tuning:
     def _told(self, outcome: Outcome) -> str:
         if outcome.value is None:
             return outcome.failure
-        step = "" if outcome.step_ms is None else f", {outcome.step_ms:.1f} ms a step"
-        return f"{self.goal.metric} {outcome.value:.6g}{step}"
+        told = f"{self.goal.metric} {outcome.value:.6g}"
+        if outcome.step_ms is None:
+            return told
+        return f"{told}, {outcome.step_ms:.1f} ms a step"
 
     def _is_good(self, outcome: Outcome) -> bool:
         return self.goal.is_good(outcome.value, self._limit)
@@ -242,7 +250,7 @@ class Tuning:
             chosen = runs.get(run_of(found)) or runs.get(_NOTHING) or Outcome()
             if (comparison := self.journal.read(_COMPARISON)) is not None:
                 why = Comparison.of_plain(comparison).why(found)
-            patterns = (*self.given, *found)
+            patterns = (*self.from_settings, *found)
         return Tuned(
             goal=self.goal,
             patterns=patterns,
@@ -253,16 +261,16 @@ class Tuning:
             runs=len(runs),
             proof=self._proof(items, is_minimal),
             made=_made_by(self.journal.read(_MIXED)),
-            given=self.given,
+            from_settings=self.from_settings,
             why=why,
         )
 
     def _proof(self, items: Items | None, is_minimal: bool) -> str:
-        """Says which patterns were given, and whether fewer of the others would suffice."""
+        """Says which patterns come from the settings, and whether all others are needed."""
         parts = []
         others = "them"
-        if self.given:
-            parts.append(f"the settings keep {some(self.given)}")
+        if self.from_settings:
+            parts.append(f"the settings keep {some(self.from_settings)}")
             others = "the others"
         if items and is_minimal:
             parts.append(_MINIMAL.format(others))
