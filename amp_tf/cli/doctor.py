@@ -26,9 +26,9 @@ from amp_tf.hooks.summary import ON_GPU
 from amp_tf.oplists.targets import resolve_target
 
 _STDERR = 2  #: its file descriptor; where it is closed, ``sys.stderr`` is None
-SUPPORTED = ((2, 16), (2, 21))  #: the oldest and the newest TensorFlow, both included
-#: the same as pip takes it
-_VERSIONS = f">=2.{SUPPORTED[0][1]},<2.{SUPPORTED[1][1] + 1}"
+_OLDEST = 16  #: the minor version of the oldest TensorFlow 2 that amp_tf is tested with
+_NEWEST = 21  #: that of the newest
+_VERSIONS = f">=2.{_OLDEST},<2.{_NEWEST + 1}"  #: as pip takes them
 MATH_MODE_VARS = (
     "TF_SET_ONEDNN_FPMATH_MODE",
     "ONEDNN_DEFAULT_FPMATH_MODE",
@@ -130,8 +130,7 @@ def find_issues(facts: MachineFacts) -> Iterator[Issue]:
 def _issues_of_installation(facts: MachineFacts) -> Iterator[Issue]:
     version = facts.versions["tensorflow"]
     major, minor, *_ = version.split(".")
-    if not SUPPORTED[0] <= (int(major), int(minor)) <= SUPPORTED[1]:
-        oldest, newest = (".".join(map(str, bound)) for bound in SUPPORTED)
+    if major != "2" or not _OLDEST <= int(minor) <= _NEWEST:
         installed = "tensorflow"
         if facts.distributions:
             installed = facts.distributions[0]
@@ -140,7 +139,8 @@ def _issues_of_installation(facts: MachineFacts) -> Iterator[Issue]:
         if released != installed:
             fix = f"pip uninstall {installed}, then {fix}"
         yield _problem(
-            f"TensorFlow {version} is outside of what amp_tf is tested with, {oldest} to {newest}",
+            f"TensorFlow {version} is outside of what amp_tf is tested with, 2.{_OLDEST} to "
+            f"2.{_NEWEST}",
             fix,
         )
     if len(facts.distributions) > 1:

@@ -256,12 +256,8 @@ def _add_time(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=70.0,
-        help="how long to measure; by default 70, and at least as long as three runs of each take",
-    )
+    words = "measure for N seconds, but at least as long as three runs of each op take"
+    _add_number(parser, "--seconds", 70.0, words)
     parser.add_argument(
         "--output", metavar="FILE", help="only write the times to this file; auto does not use them"
     )
@@ -404,7 +400,7 @@ def _ended_by_signals() -> Iterator[None]:
         yield
     finally:
         for each, handler in before.items():
-            signal.signal(each, signal.SIG_DFL if handler is None else handler)
+            signal.signal(each, handler or signal.SIG_DFL)
 
 
 def _main(arguments: list[str] | None) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 from amp_tf.graph import datatypes
 from amp_tf.graph.names import node_of
 from amp_tf.graph.protos import new_graph
-from amp_tf.graph.sizes import SHAPES_ATTR, KnownShapes, Shape, Shapes
+from amp_tf.graph.sizes import SHAPES_ATTR, KnownShapes, Shape, Shapes, read_shape
 from amp_tf.oplists.table import CONSTANTS, GIVEN, TENSOR_LIST_ELEMENTS
 
 
@@ -96,7 +96,7 @@ class BatchShapes:
             shapes: dict[str, Sequence[Shape | None]] = {}
             for node in filled.node:
                 operation = self._called.get_operation_by_name(f"{scope}/{node.name}")
-                shapes[node.name] = [*map(_shape, operation.outputs)]
+                shapes[node.name] = [read_shape(out.shape.as_proto()) for out in operation.outputs]
             return shapes
 
 
@@ -152,10 +152,3 @@ def _size_elements(graph: Any, size: int) -> None:
         sizes = tf.make_ndarray(value)
         if sizes.ndim == 1 and sizes.size and sizes[0] < 0:
             value.CopyFrom(tf.make_tensor_proto([size, *sizes[1:]], sizes.dtype))
-
-
-def _shape(output: Any) -> Shape | None:
-    shape = output.shape
-    if shape.rank is None:
-        return None
-    return tuple(-1 if size is None else size for size in shape.as_list())

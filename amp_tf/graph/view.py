@@ -330,7 +330,7 @@ class GraphView:
 
     def fixed_units(self) -> Mask:
         """Returns the units whose type the op's definition fixes."""
-        is_fixed = [slot.is_fixed for kind in self.of_kind for slot in kind.slots]
+        is_fixed = [slot.is_fixed for slot in self._slots()]
         return self.of_slots(np.array(is_fixed, np.bool_))
 
     def slot(self, node: Node, unit: Unit) -> Slot:
@@ -406,11 +406,16 @@ class GraphView:
 
     def retyped(self, units: Sequence[Unit] | Indices, data_type: int) -> Retype:
         """Returns the edit that gives some units a type."""
+        nodes = np.asarray(self.unit_nodes, np.int32)[units]
+        slots = self.of_slots(np.array(self._slots(), object))
+        return Retype(nodes, slots[units], data_type)
+
+    def _slots(self) -> list[Slot]:
+        """Returns the slots of all kinds, one kind after the other."""
         slots: list[Slot] = []
         for kind in self.of_kind:
             slots += kind.slots
-        nodes = np.asarray(self.unit_nodes, np.int32)[units]
-        return Retype(nodes, self.of_slots(np.array(slots, object))[units], data_type)
+        return slots
 
     def after(self, edits: Edits, templates: Templates) -> GraphView:
         """Returns the view of the edited graph, before its bytes exist."""
@@ -471,38 +476,41 @@ class GraphView:
         )
 
     def _ends_after(self, edits: Edits) -> Indices:
-        """Returns the ends of the data edges once the edits are made, as :meth:`connected` takes
-        them.
+        """Returns the ends of the data edges once the edits are made.
+
+        They are four rows, as :meth:`connected` takes them.
         """
         # The inputs of nodes that are new or read something else.
-        given: dict[Node, list[Tensor]] = {}
+        new_inputs: dict[Node, list[Tensor]] = {}
         for reop in edits.reops:
             if reop.inputs is not None:
-                given[reop.node] = list(reop.inputs)
+                new_inputs[reop.node] = list(reop.inputs)
         for number, node in enumerate(edits.new, self.node_count):
-            given[number] = list(node.inputs)
+            new_inputs[number] = list(node.inputs)
         for rewire in edits.rewires:
-            if rewire.node not in given:
-                given[rewire.node] = self.inputs(rewire.node)
-            given[rewire.node][rewire.position] = (rewire.src_node, rewire.src_port)
+            if rewire.node not in new_inputs:
+                new_inputs[rewire.node] = self.inputs(rewire.node)
+            new_inputs[rewire.node][rewire.position] = (rewire.src_node, rewire.src_port)
+        # An edge for each of them.
         rows = []
-        for number, inputs in given.items():
+        for number, inputs in new_inputs.items():
             for position, (source, port) in enumerate(inputs):
                 rows.append((source, port, number, position))
         added = np.array(rows, np.int32).reshape(-1, 4).T
-        return self.ends_without(list(given), added)
+        return self.ends_with_others(list(new_inputs), added)
 
-    def ends_without(self, nodes: Sequence[Node] | Indices, added: Indices) -> Indices:
-        """Returns the ends of the data edges, as :meth:`connected` takes them, without those to
-        some nodes, and with others.
+    def ends_with_others(self, readers: Sequence[Node] | Indices, others: Indices) -> Indices:
+        """Returns the ends of the data edges once some nodes read other tensors.
+
+        They are four rows, as :meth:`connected` takes them.
 
         Args:
-            nodes: the nodes.
-            added: the ends of others, in any order.
+            readers: the nodes that read other tensors.
+            others: the ends of their edges, in any order.
         """
-        edges = self.edges.at(~np.isin(self.edges.dst_node, nodes))
+        edges = self.edges.at(~np.isin(self.edges.dst_node, readers))
         kept = [edges.src_node, edges.src_port, edges.dst_node, edges.dst_position]
-        ends: Indices = np.concatenate([kept, added], axis=1)
+        ends: Indices = np.concatenate([kept, others], axis=1)
         return ends[:, np.argsort(ends[2], kind="stable")]
 
     def detached(self) -> GraphView:

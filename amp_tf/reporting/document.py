@@ -144,7 +144,9 @@ def _ops(graphs: Iterable[GraphReport]) -> list[Row]:
             if op not in rows:
                 nodes = {"f16": 0, "float32": 0}
                 rows[op] = {"op": op, "nodes": nodes, "operations": {"f16": 0.0, "float32": 0.0}}
-            kind = "f16" if is_f16 else "float32"
+            kind = "float32"
+            if is_f16:
+                kind = "f16"
             rows[op]["nodes"][kind] += 1
             rows[op]["operations"][kind] += operations
 

@@ -61,12 +61,17 @@ def save(documents: Sequence[Document], path: AnyPath, *, as_page: bool | None =
                     "print(report) shows the text"
                 ),
             )
+    content = to_json(documents)
     if as_page:
-        write(path, page(documents))
-    elif len(documents) == 1:
-        write(path, json.dumps(documents[0]))
-    else:
-        write(path, json.dumps(list(documents)))
+        content = page(documents)
+    write(path, content)
+
+
+def to_json(documents: Sequence[Document]) -> str:
+    """Returns a document as JSON; several as a list."""
+    if len(documents) == 1:
+        return json.dumps(documents[0])
+    return json.dumps(list(documents))
 
 
 def write(path: AnyPath, content: str | bytes) -> None:

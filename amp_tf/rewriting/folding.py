@@ -277,7 +277,7 @@ class _FoldSearch:
         kernel = view.inputs(product)[1]
         result = self._shape(product, 0)
         filter_shape = self._shape(*kernel)
-        if not _is_known(result, 4) or not _is_known(filter_shape, 4):
+        if not _is_known(result) or not _is_known(filter_shape):
             return None
         # A bias is scaled and joined with the other one, so then both have one dimension.
         has_bias = top != product
@@ -399,9 +399,9 @@ class _FoldSearch:
         return shape_of(self._form.shapes, self._view.names[node], port)
 
 
-def _is_known(shape: Shape | None, rank: int) -> TypeGuard[Shape]:
-    """Tells whether a shape has this rank and known sizes; the first may be unknown."""
-    return shape is not None and len(shape) == rank and all(size >= 0 for size in shape[1:])
+def _is_known(shape: Shape | None) -> TypeGuard[Shape]:
+    """Tells whether a shape has four dimensions of known size; the first may be unknown."""
+    return shape is not None and len(shape) == 4 and all(size >= 0 for size in shape[1:])
 
 
 def _is_channel_vector(shape: Shape | None, result: Shape | None, rank: int = 0) -> bool:
@@ -414,7 +414,7 @@ def _is_channel_vector(shape: Shape | None, result: Shape | None, rank: int = 0)
         result: the shape of the convolution's result.
         rank: the rank that it must have; any where it is 0.
     """
-    if shape is None or not _is_known(result, 4) or not 1 <= len(shape) <= 4:
+    if shape is None or not _is_known(result) or not 1 <= len(shape) <= 4:
         return False
     if rank and len(shape) != rank:
         return False

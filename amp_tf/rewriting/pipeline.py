@@ -175,7 +175,8 @@ def rewrite(
     graph, preserve = graph_def_of(graph, preserve)
     names = check_arguments(graph, config, preserve, hardware, library, shapes)
     sizes = check_batch(batch, where="rewrite(batch=…)")
-    config = AmpConfig.from_env() if config is None else config
+    if config is None:
+        config = AmpConfig.from_env()
     resolution = settle(config, hardware)
     resolution = dataclasses.replace(resolution, stores_weights=stores_weights)
 
@@ -224,15 +225,20 @@ def rewrite_program(
     with log.before([root, *functions]):
         job = Job.of(config, resolution, library, root=root, traced=traced, is_compiled=True)
         results = _rewrite_functions([root, *functions], job)
-    reports = [report for result in results for report in result.report.graphs]
+    reports: list[GraphReport] = []
+    for result in results:
+        reports += result.report.graphs
     log.write_after([result.graph for result in results], RewriteReport(tuple(reports)))
     return results
 
 
 def _rewrite_functions(functions: Sequence[Any], job: Job) -> list[RewriteResult]:
     """Rewrites the functions of a program, of which the first has callers outside of it."""
+    ops: set[str] = set()
+    for function in functions[1:]:
+        ops.update(node.op for node in function.node_def)
     narrow: Mapping[str, Sequence[Unit]] = {}
-    if any("TensorList" in node.op for function in functions[1:] for node in function.node_def):
+    if any("TensorList" in op for op in ops):
         paintings = {}
         for function in functions:
             view = read_function(function, job.templates)

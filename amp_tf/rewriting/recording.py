@@ -63,7 +63,9 @@ def report_of(
     painting = form.painting
     view = form.view
     has_report = form.job.config.report_path
-    rule = painting.why_nothing
+    why_nothing = None
+    if painting.why_nothing is not None:
+        why_nothing = Reason(painting.why_nothing, detail=painting.detail)
     names: Sequence[str] = view.names
     if not has_report:  # the shapes of products and of their inputs are enough
         counted = view.nodes_with(PRODUCTS)
@@ -75,6 +77,9 @@ def report_of(
         body = [node.name for node in function.node_def]
         if not KnownShapes.of(form.shapes, body):
             shapes = shapes.and_also(_inferred(function, names, form.job))
+    basis = None
+    if has_report:
+        basis = _basis(form, casts, shapes, given)
     return GraphReport(
         function=view.function,
         way="offline",
@@ -83,11 +88,11 @@ def report_of(
         converted=len(painting.converted_nodes()),
         casts=len(casts.new),
         folded=len(form.folded.scales),
-        why_nothing=None if rule is None else Reason(rule, detail=painting.detail),
+        why_nothing=why_nothing,
         is_revisit=f"{CAST_SUFFIX}\n" in "\n".join([*view.names, ""]),
         painting=painting.detached(),
         products=Products.of(painting, shapes),
-        basis=_basis(form, casts, shapes, given) if has_report else None,
+        basis=basis,
     )
 
 

@@ -78,5 +78,5 @@ def is_written(path: AnyPath) -> str:
 
 def _comment(words: str) -> str:
     """Words as one line: an error of TensorFlow has several, and colors."""
-    shown = "".join(letter if letter.isprintable() else " " for letter in words)
-    return f"# {' '.join(shown.split())}"
+    words = re.sub(r"\s+", " ", words)
+    return f"# {''.join(filter(str.isprintable, words)).strip()}"

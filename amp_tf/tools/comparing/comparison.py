@@ -58,13 +58,8 @@ class Comparison:
     @property
     def worst(self) -> NodeError | None:
         """The node with the largest local error; ``None`` where none was measured."""
-        worst: NodeError | None = None
-        largest = -1.0
-        for node in self.nodes:
-            if node.has_truth and node.local is not None and node.local > largest:
-                worst = node
-                largest = node.local
-        return worst
+        measured = [node for node in self.nodes if node.has_truth and node.local is not None]
+        return max(measured, key=lambda node: node.local or 0.0, default=None)
 
     @property
     def line(self) -> str:
@@ -111,8 +106,7 @@ class Comparison:
             verdict = "healthy, so nothing has to stay in float32"
             if self.patterns:
                 verdict = "healthy with what is below in float32, as it was compared"
-        batches = _batches_text(self.batches, self.loss_scale)
-        compared = f"amp-tf compare: {self.name} in {self.precision.value}; {batches}"
+        compared = f"amp-tf compare: {self.name} in {self.precision.value}; {self._setting}"
         keeping.write(path, self.patterns, [compared, verdict], self.why(self.patterns))
 
     def why(self, patterns: Iterable[str]) -> dict[str, str]:
@@ -131,12 +125,11 @@ class Comparison:
         verdict = "healthy"
         if bad:
             verdict = f"{len(bad)} of {len(self.outputs)} outputs go wrong"
-        counts = f"{self.converted} of {self.total} nodes in 16 bit"
-        batches = _batches_text(self.batches, self.loss_scale)
+        counts = f"{self.converted} of {self.total} nodes in 16 bit; {self._setting}"
         lines = []
         if self.headline:
             lines.append(self.headline)
-        lines.append(f"{self.name}: {verdict} in {self.precision.value} ({counts}; {batches})")
+        lines.append(f"{self.name}: {verdict} in {self.precision.value} ({counts})")
         if bad:
             lines += self._table(bad)
             lines += self._places()
@@ -145,6 +138,16 @@ class Comparison:
             lines += self._margins()
         lines += [f"Note: {note}" for note in self.notes]
         return "\n".join(lines)
+
+    @property
+    def _setting(self) -> str:
+        """Such as ``3 batches, loss scale 2^15``."""
+        batches = "1 batch"
+        if self.batches > 1:
+            batches = f"{self.batches} batches"
+        if self.loss_scale == 1:
+            return batches
+        return f"{batches}, loss scale 2^{round(math.log2(self.loss_scale))}"
 
     def _margins(self) -> list[str]:
         """How near the outputs of a healthy model are to what would be wrong."""
@@ -214,11 +217,3 @@ class Comparison:
         name = self.precision.value
         outputs = f"some outputs stay wrong even with every {name} node in float32"
         return ["", f"No setting fixes it: {outputs}."]
-
-
-def _batches_text(count: int, loss_scale: float) -> str:
-    """Such as ``3 batches, loss scale 2^15``."""
-    batches = f"{count} batch{'es' * (count > 1)}"
-    if loss_scale == 1:
-        return batches
-    return f"{batches}, loss scale 2^{round(math.log2(loss_scale))}"

@@ -22,7 +22,7 @@ import copy
 import dataclasses
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -44,14 +44,26 @@ OWN_SCOPE = "amp_tf_compare"  #: the name scope of the nodes that are added to t
 _COMPILED = "_XlaMustCompile"
 _KEPT_FUNCTIONS = (_COMPILED, "_noinline", "api_implements")  # attributes that prevent inlining
 _LEFT_OUT = (  # fields of RewriterConfig
-    *("remapping", "layout_optimizer", "scoped_allocator_optimization", "use_plugin_optimizers"),
-    *(f"auto_mixed_precision{device}" for device in ("", "_cpu", "_mkl", "_onednn_bfloat16")),
+    "remapping",
+    "layout_optimizer",
+    "scoped_allocator_optimization",
+    "use_plugin_optimizers",
+    "auto_mixed_precision",
+    "auto_mixed_precision_cpu",
+    "auto_mixed_precision_mkl",
+    "auto_mixed_precision_onednn_bfloat16",
 )
 _SEEDS = ("seed", "seed2")
 Names = tuple[str, ...]  #: of nodes or tensors
 Batch = tuple[np.ndarray, ...]  #: what to feed for each argument
-Titles = Sequence[tuple[str, str]]  #: kind and name of each output
 _Thing = TypeVar("_Thing", bound=Hashable)
+
+
+class Title(NamedTuple):
+    """What an output is, for people."""
+
+    kind: str  #: such as :data:`LOSS`
+    name: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +88,8 @@ class FlatStep:
     #: placeholders of variables' handles, or the variables' nodes
     variables: Mapping[str, Variable]
     results: Names  #: names of the tensors that the step returns
-    #: for each floating-point result its kind, its name for people, and its tensor's name
-    outputs: tuple[tuple[str, str, str], ...]
+    #: the title of each floating-point result, and the name of its tensor
+    outputs: tuple[tuple[Title, str], ...]
     effects: Names  #: names of the nodes that must run too, such as updates of variables
     #: whether it, or parts of it, are for XLA; then it is not optimized by TensorFlow before
     is_compiled: bool
@@ -122,7 +134,7 @@ class FlatStep:
 
 def flatten(
     function: Any,
-    names: Titles,
+    titles: Sequence[Title],
     batches: tuple[Batch, ...],
     *,
     is_scaled: bool,
@@ -130,7 +142,7 @@ def flatten(
 ) -> FlatStep:
     """Inlines the functions that a concrete function calls.
 
-    ``names`` are the kind and name of each of its results.
+    ``titles`` are those of its results, in order.
 
     A GraphError where it captures something else than variables and tensors, such as a table, or
     was rewritten before.
@@ -145,9 +157,9 @@ def flatten(
         if node.name in given:
             node.CopyFrom(given[node.name])
     outputs = []
-    for (kind, name), tensor in zip(names, function.outputs, strict=True):
+    for title, tensor in zip(titles, function.outputs, strict=True):
         if tensor.dtype.is_floating:
-            outputs.append((kind, name, tensor.name))
+            outputs.append((title, tensor.name))
     returns: tuple[int, ...] = ()
     if not is_scaled:
         returns = tuple(tensor.dtype.as_datatype_enum for tensor in function.outputs)

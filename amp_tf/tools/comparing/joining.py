@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from amp_tf.tools.comparing.flattening import (
     OWN_SCOPE,
     UPDATE,
     FlatStep,
-    Titles,
+    Title,
     Variable,
     every_node,
     keeps_state,
@@ -321,20 +321,20 @@ def disturbed(value: np.ndarray) -> np.ndarray:
     return np.asarray(changed)
 
 
-def output_names(flat: FlatStep) -> Titles:
-    """Returns kind and name of each floating-point output.
+def titles_of(flat: FlatStep) -> Sequence[Title]:
+    """Returns the title of each floating-point output.
 
     Outputs are results, and variables that the step writes. Variables that have one name, such as
     "b", are numbered in the order in which the step uses them.
     """
-    found = [(kind, name) for kind, name, _ in flat.outputs]
+    titles = [title for title, _ in flat.outputs]
     names = [flat.variables[node].name for node in written(flat)]
     for place, name in enumerate(names):
         count = names.count(name)
         if count > 1:
             name = f"{name} ({names[: place + 1].count(name)} of {count})"
-        found.append((UPDATE, name))
-    return found
+        titles.append(Title(UPDATE, name))
+    return titles
 
 
 class RunnableStep(JointGraph):
@@ -344,7 +344,7 @@ class RunnableStep(JointGraph):
         import tensorflow as tf
 
         super().__init__(flat, {FLOAT32: graph})
-        self._results = [self.tensor(FLOAT32, tensor) for _, _, tensor in flat.outputs]
+        self._results = [self.tensor(FLOAT32, tensor) for _, tensor in flat.outputs]
         self._written = written(flat)
         self._changes: dict[str, Any] = {}  # tensors that change variables
         self._after: dict[str, Any] = {}  # tensors that read the other variables
@@ -359,7 +359,7 @@ class RunnableStep(JointGraph):
                     self._after[node] = self._variables[node].made[FLOAT32].value()
 
     def run(self, number: int, scale: float, *, is_disturbed: bool = False) -> list[np.ndarray]:
-        """Returns the outputs, in the order of :func:`output_names`.
+        """Returns the outputs, in the order of :func:`titles_of`.
 
         Arguments: as for :meth:`JointGraph.fetch`.
         """

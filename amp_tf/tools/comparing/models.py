@@ -94,7 +94,7 @@ class Models:
         subject: Any = model
         notes: tuple[str, ...] = ()
         if type(model).train_step is owner.train_step and all(map(_is_labelled, batches)):
-            batches = [tuple(part for part in batch if part is not None) for batch in batches]
+            batches = list(map(_without_none, batches))
         else:
             subject = self._calls(model, model.train_step, owner)
             for batch in batches:
@@ -147,6 +147,10 @@ def _plain(leaf: Any) -> Any:
     if isinstance(leaf, tf.experimental.Optional):
         return None
     return leaf
+
+
+def _without_none(batch: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(part for part in batch if part is not None)
 
 
 def _is_labelled(batch: Any) -> bool:

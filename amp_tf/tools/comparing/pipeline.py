@@ -21,7 +21,7 @@ from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.tools.comparing.comparison import Comparison
 from amp_tf.tools.comparing.findings import Finding, Search, describe
 from amp_tf.tools.comparing.flattening import FlatStep
-from amp_tf.tools.comparing.joining import output_names
+from amp_tf.tools.comparing.joining import titles_of
 from amp_tf.tools.comparing.nodes import NodeError
 from amp_tf.tools.comparing.steps import check_settings, flat_step, name_of
 from amp_tf.tools.comparing.verdicts import are_good
@@ -151,7 +151,7 @@ def _compare(name: str, work: Work, config: AmpConfig, result: RewriteResult) ->
 
 def _rewritten(name: str, flat: FlatStep, config: AmpConfig, hardware: Hardware) -> RewriteResult:
     """Rewrites the step; an error where there is nothing to compare."""
-    if not output_names(flat):
+    if not titles_of(flat):
         raise GraphError(
             "it returns no floating-point numbers and writes no variables of them, so there is "
             "nothing to compare",

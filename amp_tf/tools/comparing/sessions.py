@@ -25,7 +25,7 @@ from amp_tf.oplists.table import DATA_SOURCES, READ_OPS, REFERENCE_VARIABLES, VA
 from amp_tf.reporting.text import plural
 from amp_tf.tools.comparing import flattening
 from amp_tf.tools.comparing.calls import Patch
-from amp_tf.tools.comparing.flattening import OWN_SCOPE, RESULT, Batch, FlatStep, reached
+from amp_tf.tools.comparing.flattening import OWN_SCOPE, RESULT, Batch, FlatStep, Title, reached
 
 if TYPE_CHECKING:
     from amp_tf.tools.comparing.training import Training
@@ -68,7 +68,7 @@ class SessionRuns:
                 result = f"{feeds[result]}:0"
             results.append(result)
             if tensor.dtype.base_dtype.is_floating:
-                outputs.append((RESULT, tensor.name, result))
+                outputs.append((Title(RESULT, tensor.name), result))
         targets = tuple(operation.name for operation in self.targets)
         ends = [*results, *feeds.values(), *targets]
         graph = extracted(graph, map(node_of, ends))

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from amp_tf.precision import Precision
-from amp_tf.tools.comparing.flattening import GRADIENT, LOSS, RESULT, UPDATE, Titles
+from amp_tf.tools.comparing.flattening import GRADIENT, LOSS, RESULT, UPDATE, Title
 
 LIMIT = 4.0
 LOST = 0.5  #: half of the norm: one bit is right; for an update, half of the numbers do not move
@@ -67,7 +67,7 @@ def are_good(outputs: Iterable[Output]) -> bool:
 
 
 def judge(
-    names: Titles,
+    titles: Sequence[Title],
     found: Sequence[Statistics],
     ideal: Sequence[Statistics],
     noise: Sequence[Statistics],
@@ -77,7 +77,7 @@ def judge(
     """Returns the verdict on each output.
 
     Args:
-        names: kind and name of each output.
+        titles: those of the outputs.
         found: the errors of the program that amp_tf makes, in the batches that are furthest off.
         ideal: those of the ideal mixed program in these batches.
         noise: those of float32 with inputs that differ in their last bit.
@@ -85,7 +85,7 @@ def judge(
         precision: the 16-bit type.
     """
     outputs = []
-    for number, (kind, name) in enumerate(names):
+    for number, (kind, name) in enumerate(titles):
         error = found[number].distance
         allowed = max(roundoff(precision), ideal[number].error, noise[number].error)
         ratio = 1.0  # of an infinite limit

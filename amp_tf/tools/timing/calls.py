@@ -51,7 +51,9 @@ def time(
             where=_WHERE,
             fix="Call it with amp_tf off: it is turned on for each second run",
         )
-    config = AmpConfig.from_env() if config is None else check_config(config, where=_WHERE)
+    if config is None:
+        config = AmpConfig.from_env()
+    check_config(config, where=_WHERE)
     calls = {False: _traced(function, inputs), True: _traced(function, inputs)}
     reports.reset()
     first_s = {False: _seconds(calls[False])}
@@ -87,10 +89,14 @@ def _traced(function: Callable[..., Any], inputs: Sequence[Any]) -> Callable[[],
 
     inner = getattr(function, "python_function", function)
     traced = tf.function(inner, jit_compile=getattr(function, "_jit_compile", None))
-    given = [tf.constant(one) if isinstance(one, np.ndarray) else one for one in inputs]
+    arguments = []
+    for value in inputs:
+        if isinstance(value, np.ndarray):
+            value = tf.constant(value)
+        arguments.append(value)
 
     def call() -> None:
-        traced(*given)
+        traced(*arguments)
         tf.test.experimental.sync_devices()
 
     return call

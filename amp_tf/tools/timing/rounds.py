@@ -189,7 +189,10 @@ def take_rounds(
     ratios: list[float] = []
     most = max(rounds, LEAST_ROUNDS)
     for number in range(1, most + 1):
-        for is_mixed in (True, False) if number % 2 else (False, True):
+        order = [True, False]
+        if number % 2 == 0:
+            order.reverse()
+        for is_mixed in order:
             with during(progress, f"round {number} of at most {most}: {_WAYS[is_mixed]}"):
                 runs[is_mixed].append(run(is_mixed))
         float32 = runs[False][-1].median
