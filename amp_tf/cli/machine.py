@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib.metadata
 import platform
-import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -121,7 +119,7 @@ def gather(environ: Mapping[str, str], *, with_trials: bool) -> MachineFacts:
         trials=trials,
         is_without_gpu=tf.test.is_built_with_cuda() and not gpus,
         is_without_pth=is_without_pth(),
-        distributions=_find_distributions(),
+        distributions=list(filter(_version_of, DISTRIBUTIONS)),
     )
 
 
@@ -135,20 +133,16 @@ def _read_versions() -> Mapping[str, str]:
         "tensorflow": tf.__version__,
     }
     for library in _LIBRARIES:
-        versions[library] = ""
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[library] = importlib.metadata.version(library)
+        versions[library] = _version_of(library)
     return versions
 
 
-def _find_distributions() -> list[str]:
-    """Returns the installed packages that bring TensorFlow, in the order of the table."""
-    present = set()
-    for distribution in importlib.metadata.distributions():
-        name = distribution.metadata["Name"]
-        if name:  # a broken installation has none
-            present.add(re.sub(r"[-_.]+", "-", name).lower())
-    return list(filter(present.__contains__, DISTRIBUTIONS))
+def _version_of(distribution: str) -> str:
+    """Returns the version of an installed package; empty if it is not installed."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def _find_devices() -> list[Device]:

@@ -59,17 +59,11 @@ class Edges:
     def __len__(self) -> int:
         return len(self.src_node)
 
-    def at(self, numbers: npt.NDArray[Any] | slice) -> Edges:
+    def at(self, numbers: npt.NDArray[Any]) -> Edges:
         """Returns some of the edges, by their numbers or a mask."""
-        if isinstance(numbers, np.ndarray) and numbers.dtype == np.bool_:
+        if numbers.dtype == np.bool_:
             numbers = np.flatnonzero(numbers)  # once for all columns
         return Edges(*(column[numbers] for column in vars(self).values()))
-
-    def into(self, node: Node) -> Edges:
-        """Returns the edges that go to a node, in the order of its inputs."""
-        ends = np.array((node, node + 1), self.dst_node.dtype)  # else numpy converts all edges
-        first, end = np.searchsorted(self.dst_node, ends)
-        return self.at(slice(first, end))
 
     def rows(self, *columns: str) -> Iterator[Any]:
         """Yields some columns, row by row, as tuples of Python integers.

@@ -96,15 +96,8 @@ def measure(
 
 
 def _cases() -> Iterator[_Case]:
-    random = np.random.default_rng(0)
-    for product in products.all_products():
-
-        def inputs(product: products.Product = product) -> Tensors:
-            normal = functools.partial(random.standard_normal, dtype=np.float32)
-            return list(map(tf.constant, map(normal, product.shapes)))
-
-        run = run_many(product.run, product.runs)
-        yield _Case((product.op, product), run, inputs, product.runs, typical=min)
+    """Yields the cases: products, then at each size the other ops, empty calls and casts."""
+    yield from map(_product_case, products.all_products())
     for shape in elements.SHAPES:
         data = elements.data_of(shape)
         all_stacks = {1}
@@ -121,6 +114,18 @@ def _cases() -> Iterator[_Case]:
 
 def _first(*inputs: Any) -> Any:
     return inputs[0]
+
+
+def _product_case(product: products.Product) -> _Case:
+    """Makes the case of a product of normal random numbers."""
+
+    def inputs() -> Tensors:
+        random = np.random.default_rng(0)
+        arrays = [random.standard_normal(shape, np.float32) for shape in product.shapes]
+        return list(map(tf.constant, arrays))
+
+    run = run_many(product.run, product.runs)
+    return _Case((product.op, product), run, inputs, product.runs, typical=min)
 
 
 def _element_case(name: str, op: Op, inputs: Tensors, stacks: int, shape: Shape) -> _Case:
