@@ -248,13 +248,13 @@ class Checkpoint:
         waiting = [(0, 0)]
         seen = {(0, 0)}
         while waiting:
-            mine, its = waiting.pop()
-            if objects.nodes[mine].HasField("variable"):
-                for value in saved[its].attributes:
+            number, saved_number = waiting.pop()
+            if objects.nodes[number].HasField("variable"):
+                for value in saved[saved_number].attributes:
                     if value.name == "VARIABLE_VALUE":
-                        yield mine, value.checkpoint_key
-            children = {child.local_name: child.node_id for child in saved[its].children}
-            for child in objects.nodes[mine].children:
+                        yield number, value.checkpoint_key
+            children = {child.local_name: child.node_id for child in saved[saved_number].children}
+            for child in objects.nodes[number].children:
                 if child.local_name not in children:
                     continue
                 pair = (child.node_id, children[child.local_name])

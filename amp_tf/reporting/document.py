@@ -38,10 +38,10 @@ def describe(graphs: Iterable[GraphReport], *, seconds: float = math.inf) -> Row
     """
     end = time.monotonic() + seconds
     # Copies, because a report that is kept shall not keep the figures, too.
-    found = [dataclasses.replace(graph) for graph in graphs]
-    known = [graph for graph in found if graph.basis is not None]
-    rows = [_graph(graph) for graph in found]
-    ops = _ops(found)
+    copies = [dataclasses.replace(graph) for graph in graphs]
+    known = [graph for graph in copies if graph.basis is not None]
+    rows = [_graph(graph) for graph in copies]
+    ops = _ops(copies)
     totals = _figures(known, ops)
     blockers, together = find_blockers(known, seconds=end - time.monotonic())
     return {
@@ -67,9 +67,9 @@ def _figures(graphs: Graphs, ops: Sequence[Row]) -> Row | None:
     own = 0.0
     unknown = 0
     for graph in graphs:
-        found = graph.figures
-        own += float(found.work[found.is_product & found.is_own].sum())
-        unknown += int(np.isnan(found.operations[found.is_product]).sum())
+        of_nodes = graph.figures
+        own += float(of_nodes.work[of_nodes.is_product & of_nodes.is_own].sum())
+        unknown += int(np.isnan(of_nodes.operations[of_nodes.is_product]).sum())
     share = None
     if any(products.values()):
         share = products["f16"] / sum(products.values())
@@ -179,11 +179,11 @@ def _nodes(graph: GraphReport) -> Iterator[Row]:
     """Describes each node, without figures that are unremarkable."""
     columns: dict[str, list[float]] = {}
     if graph.basis is not None:
-        found = graph.figures
+        of_nodes = graph.figures
         size = np.where(graph.is_f16, 2, 4)
-        columns["operations"] = found.operations.tolist()
-        columns["bytes"] = (found.elements * size).tolist()
-        columns["runs"] = found.runs.tolist()
+        columns["operations"] = of_nodes.operations.tolist()
+        columns["bytes"] = (of_nodes.elements * size).tolist()
+        columns["runs"] = of_nodes.runs.tolist()
     for number, node in enumerate(graph.nodes):
         row: Row = {
             "name": node.name,

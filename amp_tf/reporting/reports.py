@@ -306,7 +306,7 @@ class RewriteReport:
         Args:
             seconds: the time in which blockers may be tried.
         """
-        found: Row = {
+        plain: Row = {
             "schema": files.KIND,
             "schema_version": files.SCHEMA_VERSION,
             "converted": self.converted,
@@ -321,8 +321,8 @@ class RewriteReport:
             **document.describe(self.graphs, seconds=seconds),
         }
         if self.weights is not None:
-            found["weights"] = [variable.to_row() for variable in self.weights.variables]
-        return found
+            plain["weights"] = [variable.to_row() for variable in self.weights.variables]
+        return plain
 
     def to_json(self) -> str:
         """The report as JSON; ``amp_tf/reporting/report-1.schema.json`` describes it."""

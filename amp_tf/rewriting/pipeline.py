@@ -335,11 +335,11 @@ def _logged(
     return dataclasses.replace(result, log=log)
 
 
-def _result(given: Any, new: Any | None, reports: Iterable[GraphReport]) -> RewriteResult:
+def _result(original: Any, new: Any | None, reports: Iterable[GraphReport]) -> RewriteResult:
     """Makes the result of a graph; the new one is ``None`` where nothing changed."""
     report = RewriteReport(tuple(reports))
     if new is None:
-        return RewriteResult(given, report, changed=False)
+        return RewriteResult(original, report, changed=False)
     return RewriteResult(new, report, changed=True)
 
 
@@ -351,42 +351,44 @@ def run_passes(form: Form, passes: Iterable[Pass]) -> Form:
     return form
 
 
-def decide(given: Form) -> tuple[Form, Edits]:
+def decide(as_given: Form) -> tuple[Form, Edits]:
     """Prepares, paints and plans.
 
     Returns the painted form, and the edits of types and casts.
     """
-    form = run_passes(run_passes(given, PREPARATIONS), CORRECTIONS)
+    form = run_passes(run_passes(as_given, PREPARATIONS), CORRECTIONS)
     casts = plan_edits(form.painting)
     if not casts and form.edits:  # nothing becomes 16 bit, so the preparations are dropped
-        form = run_passes(given, CORRECTIONS)
+        form = run_passes(as_given, CORRECTIONS)
         casts = plan_edits(form.painting)
-    if casts and given.job.saves_memory and not given.view.function:
+    if casts and as_given.job.saves_memory and not as_given.view.function:
         casts = make_late(form, casts)
     return form, casts
 
 
-def _rewrite_nodes(given: Any, job: Job, shapes: Shapes | None) -> tuple[Any | None, GraphReport]:
+def _rewrite_nodes(
+    original: Any, job: Job, shapes: Shapes | None
+) -> tuple[Any | None, GraphReport]:
     """Reads, decides, applies and verifies.
 
     Returns the new GraphDef or FunctionDef, or ``None`` if no node changed, and its report.
     """
-    is_function = hasattr(given, "node_def")
+    is_function = hasattr(original, "node_def")
     read = read_function if is_function else read_graph
-    view = read(given, job.templates)
+    view = read(original, job.templates)
     as_given = job.form(view, shapes)
     form, casts = decide(as_given)
     if is_function:
-        report = report_of(form, casts, function=given)
+        report = report_of(form, casts, function=original)
     else:
-        report = report_of(form, casts, given=as_given)
+        report = report_of(form, casts, as_given=as_given)
     if not casts:
         return None, report
     edits = form.edits.then(casts)
     if is_function:
-        result = editor.apply_to_function(given, view, edits, form.view.signatures)
+        result = editor.apply_to_function(original, view, edits, form.view.signatures)
     else:
-        result = editor.apply_to_graph(given, view.names, edits)
+        result = editor.apply_to_graph(original, view.names, edits)
     _verify(view, result, form)
     return result, report
 

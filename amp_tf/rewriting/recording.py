@@ -50,7 +50,7 @@ _numbers = itertools.count()
 
 
 def report_of(
-    form: Form, casts: Edits, function: Any = None, given: Form | None = None
+    form: Form, casts: Edits, function: Any = None, as_given: Form | None = None
 ) -> GraphReport:
     """Reports on a graph or a function.
 
@@ -58,7 +58,7 @@ def report_of(
         form: the graph as it was painted.
         casts: the edits that the painting asks for.
         function: the FunctionDef if a function is rewritten.
-        given: the graph as it was given, for its memory.
+        as_given: the graph as it was given, for its memory.
     """
     painting = form.painting
     view = form.view
@@ -79,7 +79,7 @@ def report_of(
             shapes = shapes.and_also(_inferred(function, names, form.job))
     basis = None
     if has_report:
-        basis = _basis(form, casts, shapes, given)
+        basis = _basis(form, casts, shapes, as_given)
     return GraphReport(
         function=view.function,
         way="offline",
@@ -96,7 +96,7 @@ def report_of(
     )
 
 
-def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) -> Basis:
+def _basis(form: Form, casts: Edits, shapes: KnownShapes, as_given: Form | None) -> Basis:
     """Returns the basis of a report's figures, which are computed when somebody asks for them."""
     view = form.view
     job = form.job
@@ -121,13 +121,13 @@ def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) ->
         return float(Lifetimes.of(view, shapes).bytes_over_time(view.dtypes).max(initial=0.0))
 
     peaks = None
-    if given:
+    if as_given:
         of_casts = {}
         for number, cast in enumerate(casts.new, view.node_count):
             source, port = sources[number]
             of_casts[cast.name] = [shape_of(shapes, view.names[source], port)]
         after = view.after(casts, job.templates)
-        peaks = peak(given.view, shapes), peak(after, shapes.and_also(of_casts))
+        peaks = peak(as_given.view, shapes), peak(after, shapes.and_also(of_casts))
     hoisted = 0
     for node in form.edits.new:
         hoisted += node.op in READ_OPS and node.name.endswith(HOIST_SUFFIX)

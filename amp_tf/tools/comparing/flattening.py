@@ -151,11 +151,11 @@ def flatten(
     effects = tuple(operation.name for operation in function.graph.control_outputs)
     ends = [tensor.name for tensor in (*function.inputs, *function.outputs)]
     graph = function.graph.as_graph_def()
-    given = _take_arguments(graph, function.inputs)
+    placeholders = _take_arguments(graph, function.inputs)
     flat, shapes, is_compiled = flatten_graph(graph, [*ends, *effects], is_compiled=is_compiled)
     for node in flat.node:
-        if node.name in given:
-            node.CopyFrom(given[node.name])
+        if node.name in placeholders:
+            node.CopyFrom(placeholders[node.name])
     outputs = []
     for title, tensor in zip(titles, function.outputs, strict=True):
         if tensor.dtype.is_floating:
@@ -317,10 +317,10 @@ def _take_arguments(graph: Any, inputs: Any) -> dict[str, Any]:
     from tensorflow.python.ops.handle_data_util import get_resource_handle_data
 
     nodes = {node.name: node for node in graph.node}
-    given = {}
+    placeholders = {}
     for tensor in inputs:
         node = nodes[tensor.op.name]
-        given[node.name] = copy.deepcopy(node)
+        placeholders[node.name] = copy.deepcopy(node)
         handle = get_resource_handle_data(tensor) if tensor.dtype.name == "resource" else None
         if handle is not None:
             _make(node, ARG_OP, tensor.dtype.as_datatype_enum, 0)
@@ -332,7 +332,7 @@ def _take_arguments(graph: Any, inputs: Any) -> dict[str, Any]:
             node.attr.clear()
             node.attr["dtype"].type = tensor.dtype.as_datatype_enum
             node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
-    return given
+    return placeholders
 
 
 def _make(node: Any, op: str, data_type: int, number: int) -> None:

@@ -141,7 +141,7 @@ class JointGraph:
         if self._keeps_state:
             self.close()
         if self._session is None:
-            self._session = tf.compat.v1.Session(graph=self.graph, config=_plain())
+            self._session = tf.compat.v1.Session(graph=self.graph, config=_unoptimized())
         try:
             if is_alone:
                 self._set_variables(is_disturbed, wanted)
@@ -220,7 +220,7 @@ def _hold(variable: Variable, name: str, sides: Iterable[str]) -> _Held:
     return _Held(variable, start, made)
 
 
-def _plain() -> Any:
+def _unoptimized() -> Any:
     """Options of a session that does not optimize its graph."""
     import tensorflow as tf
 
@@ -268,12 +268,12 @@ def _why(message: str) -> str:
 
 def written(flat: FlatStep) -> list[str]:
     """Returns the float32 variables that the step may write."""
-    used = _writers(flat)
-    found = []
+    writers = _writers(flat)
+    names = []
     for name, variable in flat.variables.items():
-        if name in used and variable.value.dtype == np.float32:
-            found.append(name)
-    return found
+        if name in writers and variable.value.dtype == np.float32:
+            names.append(name)
+    return names
 
 
 def _writers(flat: FlatStep) -> dict[str, list[Any]]:

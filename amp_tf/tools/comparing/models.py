@@ -90,7 +90,7 @@ class Models:
     def _compare(self, model: Any, owner: Any, taken: Sequence[Any]) -> None:
         import tensorflow as tf
 
-        batches = [tf.nest.map_structure(_plain, batch) for batch in taken]
+        batches = [tf.nest.map_structure(_of_first_replica, batch) for batch in taken]
         subject: Any = model
         notes: tuple[str, ...] = ()
         if type(model).train_step is owner.train_step and all(map(_is_labelled, batches)):
@@ -135,7 +135,7 @@ def _patch(library: str, kind: str, watch: Callable[[str, Any, Any], Any]) -> Pa
     return owner, maker, make_function
 
 
-def _plain(leaf: Any) -> Any:
+def _of_first_replica(leaf: Any) -> Any:
     """Returns the first replica's part of a leaf.
 
     Keras passes ``None`` as an Optional, which becomes ``None`` again.
@@ -181,7 +181,7 @@ class _WatchedForward:
             batches = self._taken(data)
         with contextlib.suppress(Exception):
             for batch in batches:
-                self._calls.keep(tf.nest.map_structure(_plain, batch))
+                self._calls.keep(tf.nest.map_structure(_of_first_replica, batch))
         if data is self._source and self._left > 0:
             self._left -= self._steps_a_call
             data = self._again

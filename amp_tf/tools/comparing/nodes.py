@@ -85,9 +85,9 @@ def probe(step: FlatStep, rewritten: Any, graph: Any) -> Iterator[Probe]:
         exact = graph.get_operation_by_name(f"{FLOAT32}/{name}")
         op = graph.get_operation_by_name(f"{AMP}/{name}")
         if _has_float32_result(exact) and versions.are_alike(exact, op):
-            found = versions.probe(exact, op)
-            if found is not None:
-                yield found
+            probed = versions.probe(exact, op)
+            if probed is not None:
+                yield probed
 
 
 def _has_float32_result(exact: Any) -> bool:
@@ -245,14 +245,14 @@ def measure_nodes(
                 if tensor.name not in rows:
                     truth = tf.cast(tensor, tf.float32)
                     rows[tensor.name] = measure([truth], truth)
-    found: dict[str, np.ndarray] = {}
+    measured: dict[str, np.ndarray] = {}
     names = list(rows)
     for start in range(0, len(names), _AT_ONCE):
         progress(f"looking at {len(names)} tensors, from number {start + 1} on")
         part = {name: rows[name] for name in names[start : start + _AT_ONCE]}
-        found |= joint.fetch(part, number, scale, is_alone=True)
+        measured |= joint.fetch(part, number, scale, is_alone=True)
         joint.close()  # a session keeps a graph for each set of nodes that was run
-    return [_error(each, found, precision) for each in probes]
+    return [_error(each, measured, precision) for each in probes]
 
 
 def _error(each: Probe, rows: Mapping[str, np.ndarray], precision: Precision) -> NodeError:

@@ -71,10 +71,8 @@ def compare(
     import tensorflow as tf
 
     config = check_settings(config, steps)
-    hardware = Hardware.detect_cpu() if hardware is None else hardware
-    hardware = dataclasses.replace(
-        hardware, imitates_gpu=not tf.config.list_physical_devices("GPU")
-    )
+    has_gpu = bool(tf.config.list_physical_devices("GPU"))
+    hardware = dataclasses.replace(hardware or Hardware.detect_cpu(), imitates_gpu=not has_gpu)
     default: tuple[str, ...] = ()
     if why := resolve_target(config, hardware).why_none:
         # Most people develop on a CPU without bfloat16 and train on a GPU. What they want to know
@@ -91,8 +89,9 @@ def compare(
         result = _rewritten(name, flat, config, hardware)
         precision = result.report.precisions[0]
         with contextlib.closing(Work(flat, hardware, precision, progress)) as work:
-            found = _compare(name, work, config, result)
-            return dataclasses.replace(found, notes=(*default, *notes, *found.notes))
+            comparison = _compare(name, work, config, result)
+            all_notes = (*default, *notes, *comparison.notes)
+            return dataclasses.replace(comparison, notes=all_notes)
     finally:
         progress("")
 

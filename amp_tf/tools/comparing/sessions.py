@@ -192,13 +192,13 @@ class Sessions:
 
         The runs are those of one session, or of all.
         """
-        found: list[SessionRuns] = []
+        trained: list[SessionRuns] = []
         for owner, kinds in self._kinds.items():
             if session in (None, owner):
-                found += [runs for runs in kinds.values() if runs is not None and runs.batches]
-        if not found:
+                trained += [runs for runs in kinds.values() if runs is not None and runs.batches]
+        if not trained:
             return
-        runs = max(found, key=lambda runs: len(runs.batches))
+        runs = max(trained, key=lambda runs: len(runs.batches))
         self._kinds.clear()  # frees sessions and batches; nothing is compared after this
         if not self._training.claim():
             return

@@ -110,9 +110,9 @@ def _traced(
     first = tf.nest.flatten(call)
 
     def step(*tensors: Any) -> list[Any]:
-        given = iter(tensors)
+        remaining = iter(tensors)
         # Autograph, which converts this function, leaves comprehensions alone.
-        leaves = [next(given) if isinstance(leaf, np.ndarray) else leaf for leaf in first]
+        leaves = [next(remaining) if isinstance(leaf, np.ndarray) else leaf for leaf in first]
         arguments, named = tf.nest.pack_sequence_as(call, leaves)
         if is_training:
             results = _training_results(subject, *arguments, scale=tensors[-1])

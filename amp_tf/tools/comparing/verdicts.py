@@ -68,7 +68,7 @@ def are_good(outputs: Iterable[Output]) -> bool:
 
 def judge(
     titles: Sequence[Title],
-    found: Sequence[Statistics],
+    errors: Sequence[Statistics],
     ideal: Sequence[Statistics],
     noise: Sequence[Statistics],
     everywhere: Sequence[Statistics],
@@ -78,7 +78,7 @@ def judge(
 
     Args:
         titles: those of the outputs.
-        found: the errors of the program that amp_tf makes, in the batches that are furthest off.
+        errors: those of the program that amp_tf makes, in the batches that are furthest off.
         ideal: those of the ideal mixed program in these batches.
         noise: those of float32 with inputs that differ in their last bit.
         everywhere: those of amp_tf's program in all batches.
@@ -86,7 +86,7 @@ def judge(
     """
     outputs = []
     for number, (kind, name) in enumerate(titles):
-        error = found[number].distance
+        error = errors[number].distance
         allowed = max(roundoff(precision), ideal[number].error, noise[number].error)
         ratio = 1.0  # of an infinite limit
         if math.isfinite(allowed):

@@ -151,8 +151,8 @@ class Work:
                         break
                 else:
                     return OutputMeasurement(rows, scale)
-            found = dict(self._differences(version, what, numbers, _UNSCALED, later))
-            return OutputMeasurement(found, _UNSCALED)
+            rows = dict(self._differences(version, what, numbers, _UNSCALED, later))
+            return OutputMeasurement(rows, _UNSCALED)
 
     def _overflows(self, rows: np.ndarray) -> bool:
         """Tells whether a gradient is not finite."""
@@ -231,20 +231,20 @@ class Work:
             keep_float32=config.keep_float32,
         )
         with contextlib.closing(self._version(self.rewritten(ideal).graph, _IDEAL)) as version:
-            found = dict(self._differences(version, _IDEAL, numbers, scale))
-            return OutputMeasurement(found, scale)
+            rows = dict(self._differences(version, _IDEAL, numbers, scale))
+            return OutputMeasurement(rows, scale)
 
     def judge(self, measured: OutputMeasurement, yardstick: Yardstick) -> list[Output]:
         """The verdict on each output."""
         numbers = [number for number in yardstick.numbers if number in measured.rows]
-        found = measured.pooled(numbers)
+        errors = measured.pooled(numbers)
         everywhere = measured.pooled()
         if yardstick.has_all:
             for place, every in enumerate(everywhere):
                 if every.size <= _FEW * len(measured.rows):
-                    found[place] = every
+                    errors[place] = every
         return judge(
-            self.titles, found, yardstick.ideal, yardstick.noise, everywhere, self.precision
+            self.titles, errors, yardstick.ideal, yardstick.noise, everywhere, self.precision
         )
 
     def measure_nodes(self, rewritten: Any, number: int, scale: float) -> list[NodeError]:

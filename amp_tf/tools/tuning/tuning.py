@@ -245,12 +245,12 @@ class Tuning:
         chosen = None
         why = {}
         if items is not None:
-            found = patterns_of(items)
+            needed = patterns_of(items)
             # A set of all items was not tried; the run with nothing in 16 bit stands for it.
-            chosen = runs.get(run_of(found)) or runs.get(_NOTHING) or Outcome()
+            chosen = runs.get(run_of(needed)) or runs.get(_NOTHING) or Outcome()
             if (comparison := self.journal.read(_COMPARISON)) is not None:
-                why = Comparison.of_plain(comparison).why(found)
-            patterns = (*self.from_settings, *found)
+                why = Comparison.of_plain(comparison).why(needed)
+            patterns = (*self.from_settings, *needed)
         return Tuned(
             goal=self.goal,
             patterns=patterns,
