@@ -20,6 +20,7 @@ import numpy as np
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
+from amp_tf.graph.datatypes import mask_of
 from amp_tf.graph.layers import layer_of
 from amp_tf.graph.sizes import KnownShapes, Shapes, element_count, shape_of
 from amp_tf.graph.view import GraphView
@@ -168,7 +169,7 @@ def _tensors(view: GraphView, shapes: Shapes) -> tuple[Any, Any, Any]:
 
 def converted_mask(painting: Painting) -> Any:
     """For each node, whether at least one of its types becomes 16 bit."""
-    return np.isin(np.arange(painting.view.node_count), painting.converted_nodes())
+    return mask_of(painting.converted_nodes(), painting.view.node_count)
 
 
 def has_costs(basis: Basis) -> bool:

@@ -100,6 +100,16 @@ class Job:
         return self.resolution.uses_cost_model
 
     @property
+    def lifts(self) -> bool:
+        """True if TensorFlow's remapper fuses products; it does not run in XLA's programs."""
+        return self.chooses and not self.is_compiled
+
+    @property
+    def folds(self) -> bool:
+        """True if filters may be scaled; those that will be stored in 16 bit may not."""
+        return self.lifts and not self.resolution.stores_weights
+
+    @property
     def saves_memory(self) -> bool:
         """True if memory counts, not speed."""
         return self.converts and self.config.goal == "memory"
@@ -320,12 +330,12 @@ class Pass(NamedTuple):
 
     Attributes:
         name: the name by which tests leave it out.
-        is_needed: tells whether a job needs it, such as ``converts`` or ``chooses``.
+        needed_if: the property of a :class:`Job` that is true if it needs the pass.
         run: returns the form after the pass; the same form if it has nothing to do.
         changes_functions: whether it runs on the bodies of functions as well.
     """
 
     name: str
-    is_needed: Callable[[Job], bool]
+    needed_if: str
     run: Callable[[Form], Form]
     changes_functions: bool = False

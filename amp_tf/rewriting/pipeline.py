@@ -9,7 +9,6 @@ import functools
 import gc
 import importlib
 import itertools
-import operator
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -45,35 +44,20 @@ def _run_late(module: str, name: str, form: Form) -> Form:
     return found
 
 
-_converts = operator.attrgetter("converts")
-_chooses = operator.attrgetter("chooses")
-_saves_memory = operator.attrgetter("saves_memory")
-
-
-def _lifts(job: Job) -> bool:
-    """Tells whether TensorFlow's remapper fuses products; it does not run in XLA's programs."""
-    return job.chooses and not job.is_compiled
-
-
-def _folds(job: Job) -> bool:
-    """Tells whether filters may be scaled; those that will be stored in 16 bit may not."""
-    return _lifts(job) and not job.resolution.stores_weights
-
-
 #: The passes that change a graph before its types are decided, in order. Fused or shared nodes come
 #: apart, and nodes that can be computed together become neighbours.
 PREPARATIONS = (
-    Pass("split", _converts, split),
-    Pass("part lists", _converts, part_lists),
-    Pass("share reads", _converts, share_reads),
-    Pass("fold", _folds, functools.partial(_run_late, "folding", "fold"), changes_functions=True),
-    Pass("lift", _lifts, functools.partial(_run_late, "lifting", "lift"), changes_functions=True),
-    Pass("delay", _saves_memory, delay),
+    Pass("split", "converts", split),
+    Pass("part lists", "converts", part_lists),
+    Pass("share reads", "converts", share_reads),
+    Pass("fold", "folds", functools.partial(_run_late, "folding", "fold"), changes_functions=True),
+    Pass("lift", "lifts", functools.partial(_run_late, "lifting", "lift"), changes_functions=True),
+    Pass("delay", "saves_memory", delay),
 )
 #: The passes that change a graph where a painting shows that it helps.
 CORRECTIONS = (
-    Pass("hoist", _chooses, functools.partial(_run_late, "hoisting", "hoist")),
-    Pass("split in float32", _converts, split_in_float32),
+    Pass("hoist", "chooses", functools.partial(_run_late, "hoisting", "hoist")),
+    Pass("split in float32", "converts", split_in_float32),
 )
 
 
@@ -346,7 +330,8 @@ def _result(original: Any, new: Any | None, reports: Iterable[GraphReport]) -> R
 def run_passes(form: Form, passes: Iterable[Pass]) -> Form:
     """Returns the form after some passes, as far as its job needs them."""
     for change in passes:
-        if change.is_needed(form.job) and (change.changes_functions or not form.view.function):
+        is_needed = getattr(form.job, change.needed_if)
+        if is_needed and (change.changes_functions or not form.view.function):
             form = change.run(form)
     return form
 

@@ -21,7 +21,7 @@ import collections
 import dataclasses
 import re
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Any, Literal
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph.layers import path_of, scopes
@@ -37,10 +37,7 @@ from amp_tf.tools.comparing.work import OutputMeasurement, Work, Yardstick
 from amp_tf.tools.keeping import Patterns, any_matcher, layer_pattern
 from amp_tf.tools.search import reduce
 
-OVERFLOW = "overflow"
-UNDERFLOW = "underflow"
-CANCELLATION = "cancellation"
-ROUNDING = "rounding"
+Fault = Literal["overflow", "underflow", "cancellation", "rounding"]
 UNDERFLOWN = 0.1  #: share of the numbers; fewer do no harm
 SUSPICIOUS = 4.0  #: times the roundoff; a product in a healthy model adds about one
 _MOST = 8  # suspects
@@ -63,9 +60,7 @@ class Finding:
     node: str  #: where
     op: str  #: of the node
     layer: str  #: the path of its layer in Keras, also of a gradient; empty where none is recorded
-    #: ``"overflow"``, ``"underflow"``, ``"cancellation"`` (one rounding of its inputs, which is
-    #: large beside its result) or ``"rounding"``
-    kind: Annotated[str, (OVERFLOW, UNDERFLOW, CANCELLATION, ROUNDING)]
+    kind: Fault  #: a cancellation is one rounding of its inputs that is large beside its result
     why: str  #: what goes wrong, for people
     local_error: float  #: relative L2 error that it adds on exact inputs
     accumulated_error: float  #: its result's error in the run
@@ -74,33 +69,7 @@ class Finding:
 def describe(node: NodeError, precision: Precision) -> Finding:
     """Returns the finding at a node with a local error."""
     assert node.local is not None
-    roundings = SUSPICIOUS * roundoff(precision)
-    inputs = f"its inputs, up to {node.largest_input:.3g}, are rounded"
-    if node.rounded:
-        inputs += f" ({some(node.rounded)})"
-    if node.nonfinite_alone:
-        kind = OVERFLOW
-        why = (
-            f"{percent(node.nonfinite_alone)} of its result is inf or nan; its numbers reach "
-            f"{max(node.largest, node.largest_input):.3g}, "
-            f"{precision.value} ends at {precision.max_finite:.5g}"
-        )
-    elif node.underflow > UNDERFLOWN:
-        kind = UNDERFLOW
-        why = (
-            f"{percent(node.underflow)} of its result becomes zero; its numbers reach "
-            f"{node.largest:.1g}, {precision.value} begins at {precision.smallest:.1g}. Where it "
-            "is a gradient, scale the loss (LossScaler)"
-        )
-    elif roundings < node.local and node.local * node.largest <= roundings * node.largest_input:
-        kind = CANCELLATION
-        why = f"{inputs}, and they cancel: its result is at most {node.largest:.3g}"
-    elif node.rounded:
-        kind = ROUNDING
-        why = f"{inputs}, and its result is up to {node.largest:.3g}"
-    else:
-        kind = ROUNDING
-        why = f"its result, up to {node.largest:.3g}, is rounded"
+    kind, why = _diagnose(node, node.local, precision)
     return Finding(
         node.name,
         node.op,
@@ -110,6 +79,34 @@ def describe(node: NodeError, precision: Precision) -> Finding:
         local_error=node.local,
         accumulated_error=node.accumulated,
     )
+
+
+def _diagnose(node: NodeError, local: float, precision: Precision) -> tuple[Fault, str]:
+    """Returns what goes wrong at a node by itself, also in words."""
+    if node.nonfinite_alone:
+        return "overflow", (
+            f"{percent(node.nonfinite_alone)} of its result is inf or nan; its numbers reach "
+            f"{max(node.largest, node.largest_input):.3g}, "
+            f"{precision.value} ends at {precision.max_finite:.5g}"
+        )
+    if node.underflow > UNDERFLOWN:
+        return "underflow", (
+            f"{percent(node.underflow)} of its result becomes zero; its numbers reach "
+            f"{node.largest:.1g}, {precision.value} begins at {precision.smallest:.1g}. Where it "
+            "is a gradient, scale the loss (LossScaler)"
+        )
+    inputs = f"its inputs, up to {node.largest_input:.3g}, are rounded"
+    if node.rounded:
+        inputs += f" ({some(node.rounded)})"
+    roundings = SUSPICIOUS * roundoff(precision)
+    if roundings < local and local * node.largest <= roundings * node.largest_input:
+        return (
+            "cancellation",
+            f"{inputs}, and they cancel: its result is at most {node.largest:.3g}",
+        )
+    if node.rounded:
+        return "rounding", f"{inputs}, and its result is up to {node.largest:.3g}"
+    return "rounding", f"its result, up to {node.largest:.3g}, is rounded"
 
 
 class Search:

@@ -17,12 +17,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
 from amp_tf.precision import Precision
-from amp_tf.tools.comparing.flattening import GRADIENT, LOSS, RESULT, UPDATE, Title
+from amp_tf.tools.comparing.flattening import GRADIENT, UPDATE, Title
 
 LIMIT = 4.0
 LOST = 0.5  #: half of the norm: one bit is right; for an update, half of the numbers do not move
@@ -36,7 +36,7 @@ class Output:
     """One output of the step."""
 
     #: ``"loss"``, ``"gradient"``, ``"result"``, or ``"update"`` (of a variable)
-    kind: Annotated[str, (LOSS, GRADIENT, RESULT, UPDATE)]
+    kind: str
     name: str  #: its name; for a gradient or an update, the variable's
     #: relative L2 error against float32, over the eighth of the batches with the largest errors;
     #: infinite where it is not finite and float32 is
