@@ -126,7 +126,7 @@ def _of_log(folder: str, config: AmpConfig, hardware: Hardware) -> Iterator[Grap
 
 
 def _numbers(path: Path) -> list[int]:
-    """A sort key: process, number in the process, time."""
+    """Returns a sort key: process, number in the process, time."""
     return list(map(int, re.findall(r"\d+", path.name)))
 
 

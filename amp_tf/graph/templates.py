@@ -97,7 +97,7 @@ class Template:
         self._of_arity = functools.cache(self._build)
 
     def signature(self, node: Any) -> Signature:
-        """The signature of a NodeDef of this op.
+        """Returns the signature of a NodeDef of this op.
 
         Raises:
             GraphError: an attribute that gives the number of inputs or outputs is missing or

@@ -86,7 +86,7 @@ def _figures(graphs: Graphs, ops: Sequence[Row]) -> Row | None:
 
 
 def _peak(graphs: Graphs) -> dict[str, float] | None:
-    """The estimated peak of the graph that takes the most in float32, in bytes."""
+    """Returns the estimated peak of the graph that takes the most in float32, in bytes."""
     peaks = [graph.known_basis.peaks for graph in graphs if graph.known_basis.peaks]
     before, now = max(peaks, default=(0.0, 0.0))
     if not before:

@@ -128,7 +128,7 @@ def check_writable(path: AnyPath) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """A random name beside a file or folder, where nobody can have placed a link."""
+    """Makes a random name beside a file or folder, where nobody can have placed a link."""
     return path.with_name(f".amp_tf-{os.urandom(8).hex()}.tmp")
 
 
@@ -184,7 +184,7 @@ def _check_size(path: AnyPath, unpacked: int) -> None:
 
 
 def _size_of_arrays(path: AnyPath, file: Any) -> int:
-    """The bytes of all arrays of an HDF5 file, by their shapes; none is read."""
+    """Sums the bytes of all arrays of an HDF5 file by their shapes; none is read."""
     import h5py
 
     sizes = []
@@ -266,7 +266,7 @@ def fragment(document: Document) -> str:
 
 
 def title(document: Document) -> str:
-    """The name of the program that a report is of, without its folder."""
+    """Returns the name of the program that a report is of, without its folder."""
     program = str(document["process"].get("program", ""))
     try:
         words = shlex.split(program)
@@ -298,7 +298,7 @@ def _page_of(name: str, documents: Sequence[Document], *, is_part: bool = False)
 
 
 def _short(node: Document) -> list[Any]:
-    """The part of a node's row that report.js reads."""
+    """Returns the part of a node's row that report.js reads."""
     work = node.get("operations", 0.0)
     if work is not None:
         work = round(work * (node.get("runs") or 1.0))

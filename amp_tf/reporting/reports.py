@@ -47,7 +47,7 @@ class Nodes(list[NodeReport]):
         function: str | None = None,
         layer: str | None = None,
     ) -> Nodes:
-        """The nodes that match all given arguments.
+        """Returns the nodes that match all given arguments.
 
         Args:
             op: the op, such as ``"MatMul"``.
@@ -156,7 +156,7 @@ class Totals:
     fused: int = 0
 
     def __str__(self) -> str:
-        """Such as ``4 graphs, 120 of 560 nodes converted to bfloat16 (97.2 % of …), 9 casts``."""
+        """Says ``4 graphs, 120 of 560 nodes converted to bfloat16 (97.2 % of …), 9 casts``."""
         graphs = plural(sum(self.graphs.values()), "graph")
         text = f"{graphs}, {self.converted:,} of {plural(self.total, 'node')} converted"
         if self.precisions:
@@ -171,7 +171,7 @@ class Totals:
         return tuple(sorted(name for name, is_matched in self.patterns.items() if not is_matched))
 
     def plus(self, graph: GraphReport) -> Totals:
-        """The totals with one more graph."""
+        """Returns the totals with one more graph."""
         graphs = {**self.graphs, graph.way: self.graphs.get(graph.way, 0) + 1}
         precisions = self.precisions
         if graph.converted and graph.precision and graph.precision not in precisions:
@@ -287,7 +287,7 @@ class RewriteReport:
         return report_by_layer(self.graphs)
 
     def __str__(self) -> str:
-        """The nodes that were converted, by op, and those left in float32, by reason."""
+        """Lists the nodes that were converted, by op, and those left in float32, by reason."""
         summary = self.summary
         if not summary:
             summary = str(self._totals)
@@ -301,7 +301,7 @@ class RewriteReport:
         return text
 
     def to_dict(self, *, seconds: float = math.inf) -> Row:
-        """The report as plain data, for JSON; ``schema_version`` is the version of its form.
+        """Returns the report as plain data, for JSON; ``schema_version`` is that of its form.
 
         Args:
             seconds: the time in which blockers may be tried.
@@ -325,7 +325,7 @@ class RewriteReport:
         return plain
 
     def to_json(self) -> str:
-        """The report as JSON; ``amp_tf/reporting/report-1.schema.json`` describes it."""
+        """Returns the report as JSON; ``amp_tf/reporting/report-1.schema.json`` describes it."""
         return json.dumps(self.to_dict())
 
     def save(self, path: AnyPath) -> None:
@@ -338,7 +338,7 @@ class RewriteReport:
         files.save([self.to_dict()], path)
 
     def _repr_html_(self) -> str:
-        """The view of a notebook: the page's figures, and the blockers."""
+        """Renders the view of a notebook: the page's figures, and the blockers."""
         return files.fragment(self.to_dict())
 
 
@@ -411,12 +411,12 @@ class Ledger:
         self._graphs = kept[::-1]
 
     def of_process(self) -> RewriteReport:
-        """The graphs that are kept, in the order in which they came."""
+        """Returns the graphs that are kept, in the order in which they came."""
         with self._lock:
             return RewriteReport(tuple(self._graphs))
 
     def totals(self) -> Totals:
-        """The counts of all graphs, including those whose reports were dropped."""
+        """Returns the counts of all graphs, including those whose reports were dropped."""
         with self._lock:
             return self._totals
 

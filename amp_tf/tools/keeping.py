@@ -21,12 +21,12 @@ Patterns = tuple[str, ...]  #: of the setting ``keep_float32``
 
 
 def layer_pattern(path: str) -> str:
-    """The pattern for a layer, by its path in Keras."""
+    """Returns the pattern for a layer, by its path in Keras."""
     return LAYER + "/".join(map(re.escape, path.split("/")))
 
 
 def scope_pattern(scope: str) -> str:
-    """The pattern for the nodes of a name scope that no layer in Keras opened.
+    """Returns the pattern for the nodes of a name scope that no layer in Keras opened.
 
     Without the ``$``, ``dense`` is also for ``dense_1``, which may be a second call of that layer.
     """
@@ -34,7 +34,7 @@ def scope_pattern(scope: str) -> str:
 
 
 def node_pattern(name: str) -> str:
-    """The pattern for one node."""
+    """Returns the pattern for one node."""
     return NODE + name
 
 
@@ -77,6 +77,6 @@ def is_written(path: AnyPath) -> str:
 
 
 def _comment(words: str) -> str:
-    """Words as one line: an error of TensorFlow has several, and colors."""
+    """Writes words as one line: an error of TensorFlow has several, and colors."""
     words = re.sub(r"\s+", " ", words)
     return f"# {''.join(filter(str.isprintable, words)).strip()}"

@@ -82,7 +82,7 @@ class Comparison:
         return f"fixes all outputs; {price}"
 
     def to_plain(self) -> Row:
-        """The comparison as plain data, for another process of the same amp_tf."""
+        """Returns the comparison as plain data, for another process of the same amp_tf."""
         return dataclasses.asdict(self) | {"precision": self.precision.value}
 
     @classmethod
@@ -150,7 +150,7 @@ class Comparison:
         return f"{batches}, loss scale 2^{round(math.log2(self.loss_scale))}"
 
     def _margins(self) -> list[str]:
-        """How near the outputs of a healthy model are to what would be wrong."""
+        """Tells how near the outputs of a healthy model are to what would be wrong."""
         lines = []
         if self.patterns:
             lines.append(f"It was compared with {some(self.patterns)} in float32.")
@@ -176,7 +176,7 @@ class Comparison:
         return lines
 
     def _table(self, bad: list[Output]) -> list[str]:
-        """The outputs that go wrong, the worst first."""
+        """Lists the outputs that go wrong, the worst first."""
         lines = ["", f"{'error':>9} {'products':>9} {'noise':>9} {'ratio':>7}  output"]
         bad = sorted(bad, key=lambda output: -output.ratio)
         for output in bad[:_SHOWN]:
@@ -188,7 +188,7 @@ class Comparison:
         return lines
 
     def _places(self) -> list[str]:
-        """The places where errors arise."""
+        """Lists the places where errors arise."""
         lines = []
         for number, finding in enumerate(self.findings[:_SHOWN], 1):
             op = finding.op
@@ -207,7 +207,7 @@ class Comparison:
         return lines
 
     def _advice(self) -> list[str]:
-        """The setting to write; nothing where something else has to be done first."""
+        """Names the setting to write, unless something else has to be done first."""
         if self.headline:
             return []
         if self.mends:

@@ -338,7 +338,7 @@ def places_of(node: str) -> list[str]:
 
 
 def _severity(node: NodeError) -> tuple[float, bool]:
-    """A key that sorts the largest local errors first, in a stable sort.
+    """Returns a key that sorts the largest local errors first, in a stable sort.
 
     Ops that only pass values on come after their readers, because a reader in float32 fixes both.
     """

@@ -100,7 +100,7 @@ class FlatStep:
     returns: tuple[int, ...] = ()
 
     def rewritten(self, config: AmpConfig, hardware: Hardware | None) -> RewriteResult:
-        """The step as amp_tf rewrites it.
+        """Returns the step as amp_tf rewrites it.
 
         A function of the program's has arguments and results, as TensorFlow passes it to
         optimizers: a result may come back as an argument of the next call, as running sums do.
@@ -288,7 +288,7 @@ def _optimized(graph: Any, ends: list[str], options: Any) -> Any:
 
 
 def _wanting(graph: Any, ends: list[str]) -> Any:
-    """The graph with its outputs named, as Grappler takes it."""
+    """Returns the graph with its outputs named, as Grappler takes it."""
     from tensorflow.core.protobuf import meta_graph_pb2
 
     meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=graph)
@@ -367,7 +367,7 @@ def reached(
 
 
 def every_node(graph: Any) -> Iterator[Any]:
-    """The nodes of a GraphDef and of its functions."""
+    """Yields the nodes of a GraphDef and of its functions."""
     yield from graph.node
     for function in graph.library.function:
         yield from function.node_def

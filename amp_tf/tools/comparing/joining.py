@@ -106,7 +106,7 @@ class JointGraph:
         self._session = None
 
     def tensor(self, side: str, name: str) -> Any:
-        """A tensor of the step, or a node's only result, in one version."""
+        """Returns a tensor of the step, or a node's only result, in one version."""
         node, _, port = name.partition(":")
         if node in self._inputs:
             return self._inputs[node]
@@ -221,7 +221,7 @@ def _hold(variable: Variable, name: str, sides: Iterable[str]) -> _Held:
 
 
 def _unoptimized() -> Any:
-    """Options of a session that does not optimize its graph."""
+    """Returns the options of a session that does not optimize its graph."""
     import tensorflow as tf
 
     config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
@@ -259,7 +259,7 @@ def _separate(graph: Any, side: str, replaced: Iterable[str]) -> Any:
 
 
 def _why(message: str) -> str:
-    """TensorFlow's message, without the frame that it puts around errors in graphs."""
+    """Returns TensorFlow's message without the frame that it puts around errors in graphs."""
     message = message.removeprefix("Graph execution error:")
     _, framed, said = message.rpartition("\nNode:")  # its name, and then what happened
     lines = [line for line in said.splitlines()[bool(framed) :] if line.strip()]
@@ -301,7 +301,7 @@ def _may_write(variable: Variable, op: str, place: int) -> bool:
 
 
 def _arguments(op: str) -> Any:
-    """The definitions of an op's inputs."""
+    """Returns the definitions of an op's inputs."""
     from tensorflow.python.framework import op_def_registry
 
     return getattr(op_def_registry.get(op), "input_arg", ())

@@ -168,7 +168,7 @@ class Versions:
 
 
 def _name(name: str) -> str:
-    """The name in the step of a node or tensor of one side."""
+    """Returns the name in the step of a node or tensor of one side."""
     return name.removeprefix(f"{AMP}/").removeprefix(f"{FLOAT32}/")
 
 
@@ -204,7 +204,7 @@ def _run_again(exact: Any, op: Any, sources: Sequence[Any]) -> Any:
 
 
 def _types_between(source: Any, tensor: Any) -> list[Any]:
-    """The type of a tensor, and those of the casts behind it up to one that a node reads."""
+    """Returns the type of a tensor, and those of the casts from it to the one that a node reads."""
     types = [tensor.dtype]
     while tensor.name != source.name:
         tensor = tensor.op.inputs[0]

@@ -188,7 +188,7 @@ def _notes(
 
 
 def _hidden_infinity(nodes: Sequence[NodeError], precision: Precision) -> Iterator[str]:
-    """A sentence on the first node with inf or nan that float32 does not have.
+    """Yields a sentence on the first node with inf or nan that float32 does not have.
 
     A minimum, a mask or a division may hide it: outputs are then right, and a part of the model no
     longer learns.

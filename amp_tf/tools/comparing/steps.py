@@ -246,7 +246,7 @@ def _named(structure: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def name_of(subject: Any) -> str:
-    """The name of a model or function, for messages."""
+    """Returns the name of a model or function, for messages."""
     own = getattr(subject, "name", None) or getattr(subject, "__name__", None)
     name = own or type(subject).__name__
     if isinstance(name, bytes):

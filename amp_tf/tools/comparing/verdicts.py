@@ -112,7 +112,7 @@ def judge(
 
 
 def roundoff(precision: Precision) -> float:
-    """The largest relative error of one rounding."""
+    """Returns the largest relative error of one rounding."""
     return float(2.0**-precision.significant_bits)
 
 

@@ -62,7 +62,7 @@ class OutputMeasurement:
     scale: float  #: the loss scale with which they ran
 
     def pooled(self, numbers: Sequence[int] | None = None) -> list[Statistics]:
-        """The statistics of each output, over some batches or all."""
+        """Returns the statistics of each output, over some batches or all."""
         if numbers is None:
             numbers = list(self.rows)
         return pooled([self.rows[number] for number in numbers])
@@ -85,7 +85,7 @@ class OutputMeasurement:
 
 
 def pooled(batches: Sequence[np.ndarray]) -> list[Statistics]:
-    """The statistics of each output, over the rows of some batches."""
+    """Pools the rows of some batches; returns the statistics of each output."""
     return [Statistics.of(rows) for rows in np.stack(batches, axis=1)]
 
 
@@ -119,7 +119,7 @@ class Work:
         self._float32.close()
 
     def rewritten(self, config: AmpConfig) -> RewriteResult:
-        """The step as amp_tf rewrites it."""
+        """Returns the step as amp_tf rewrites it."""
         return self.flat.rewritten(config, self._hardware)
 
     def measure(
@@ -235,7 +235,7 @@ class Work:
             return OutputMeasurement(rows, scale)
 
     def judge(self, measured: OutputMeasurement, yardstick: Yardstick) -> list[Output]:
-        """The verdict on each output."""
+        """Returns the verdict on each output."""
         numbers = [number for number in yardstick.numbers if number in measured.rows]
         errors = measured.pooled(numbers)
         everywhere = measured.pooled()
@@ -303,5 +303,5 @@ class Work:
 
 
 def _judged(count: int) -> int:
-    """How many of so many batches are judged."""
+    """Returns how many of so many batches are judged."""
     return max(1, count // _SHARE_JUDGED)

@@ -142,12 +142,12 @@ class Timed:
 
 
 def _count(runs: Sequence[Run]) -> int:
-    """The number of steps."""
+    """Counts the steps."""
     return sum(len(run.step_ms) for run in runs)
 
 
 def _figures(runs: Sequence[Run]) -> list[str]:
-    """The figures of one way: of steps, until the first one, and of memory, where that is known."""
+    """Returns the figures of one way: steps, first step, and memory where it is known."""
     steps: list[float] = []
     for run in runs:
         steps += run.step_ms
