@@ -74,7 +74,7 @@ def _write_patterns(comparison: Comparison, path: str) -> str:
     """Writes the patterns if there is a setting to use; returns a sentence about it."""
     if comparison.headline:
         return f"{path} is not written: {comparison.headline}"
-    if not (comparison.is_healthy or comparison.mends):
+    if not (comparison.is_healthy or comparison.has_fix):
         return f"{path} is not written: no patterns were found that suffice."
     comparison.write(path)
     return f"{keeping.is_written(path)}."

@@ -43,8 +43,8 @@ class Command:
 
 _WHAT = "a SavedModel's folder, a Keras file (.keras, .h5), or a GraphDef file (.pb, .pbtxt)"
 _PATTERNS = (
-    "layer:PATH for a Keras layer, regular expressions for node names, or @FILE of these; "
-    "comma-separated"
+    "layer:PATH for a Keras layer, node:NAME for a node, regular expressions for the names of "
+    "nodes, or @FILE of these; comma-separated"
 )
 _ABOUT = (
     "Automatic mixed precision for TensorFlow, which TF_ENABLE_AUTO_MIXED_PRECISION=1 turns on in "
@@ -276,7 +276,7 @@ COMMANDS: Mapping[str, Command] = {
     "run": Command(
         "run.run",
         "run a command with amp_tf on in every Python that it starts",
-        "Runs a command with amp_tf on in every Python that it starts, also where Python does not "
+        "Runs a command with amp_tf on in every Python that it starts, even where Python does not "
         "read amp_tf.pth.",
         _add_run,
         usage="amp-tf run -- command [argument ...]",
@@ -309,9 +309,9 @@ COMMANDS: Mapping[str, Command] = {
         "say where a model goes wrong in 16 bit",
         "Runs a step in float32 and in 16 bit, and says where 16 bit goes wrong and which setting "
         "fixes it. The step is the training step of a script, which then exits, or a call of a "
-        "saved model's signature. Status 0: healthy; 1: not healthy; 2: nothing was compared (a "
-        "wrong option, model or file of inputs, or a script that runs nothing to compare or fails "
-        "before).",
+        "saved model's signature. Status 0: healthy; 1: not healthy; 2: nothing was compared: an "
+        "option, the model or the file of inputs is wrong, or the script failed before or ran "
+        "nothing that can be compared.",
         _add_compare,
         usage="amp-tf compare [options] -- python train.py [argument ...]\n"
         "       amp-tf compare [options] MODEL --inputs FILE",

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclasses.dataclass
 class TimedScript:
-    """A command that trains or predicts, and what its runs told so far."""
+    """A command that trains or predicts, and what its runs have shown so far."""
 
     command: Sequence[str]  #: the program and its arguments
     config: AmpConfig  #: what to convert

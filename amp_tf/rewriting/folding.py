@@ -289,7 +289,7 @@ class _FoldSearch:
             return None
         if has_channels_first(view.protos[product].attr):
             return None
-        if not _pays(result, filter_shape, self._form.job.resolution.costs):
+        if not _is_faster(result, filter_shape, self._form.job.resolution.costs):
             return None
         return filter_shape
 
@@ -421,10 +421,10 @@ def _is_channel_vector(shape: Shape | None, result: Shape | None, rank: int = 0)
     return shape[-1] == result[-1] and set(shape[:-1]) <= {1}
 
 
-def _pays(result: Shape, filter_shape: Shape, costs: CostTable) -> bool:
+def _is_faster(result: Shape, filter_shape: Shape, costs: CostTable) -> bool:
     """Tells whether two passes over the result take longer than one over the filter.
 
-    An unknown batch counts as one example; if folding pays for one, it pays for every batch.
+    An unknown batch counts as one example; if folding is faster for one, it is for every batch.
     """
     if filter_shape[0] < 0:
         return False

@@ -125,7 +125,7 @@ def test_the_planted_error_comes_first_and_the_line_mends_it(name, precision):
     assert not found.is_healthy
     first = found.findings[0]
     assert (first.node, first.kind) == (planted.node, planted.kind)
-    assert found.mends
+    assert found.has_fix
     text = str(found)
     assert f"1. {planted.kind}: {planted.node} (" in text
     assert f" products in float32):\n  {found.line}" in text

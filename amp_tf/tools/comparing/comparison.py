@@ -51,7 +51,7 @@ class Comparison:
         return are_good(self.outputs)
 
     @property
-    def mends(self) -> bool:
+    def has_fix(self) -> bool:
         """Tells whether patterns were found that fix all outputs."""
         return bool(self.patterns) and not self.is_healthy
 
@@ -74,7 +74,7 @@ class Comparison:
     @property
     def worth(self) -> str:
         """The use and the price of the line, as text; empty where there is no line."""
-        if not self.mends:
+        if not self.has_fix:
             return ""
         price = f"{self.products_kept} of {self.products} products in float32"
         if self.products_kept == self.products:
@@ -96,7 +96,7 @@ class Comparison:
         return cls(**parts)
 
     def write(self, path: AnyPath) -> None:
-        """Writes the patterns to a file, with comments on what was compared; see :attr:`mends`.
+        """Writes the patterns to a file, with comments on what was compared; see :attr:`has_fix`.
 
         Raises:
             FileError: it cannot be written.
@@ -210,7 +210,7 @@ class Comparison:
         """Names the setting to write, unless something else has to be done first."""
         if self.headline:
             return []
-        if self.mends:
+        if self.has_fix:
             return ["", f"What to write ({self.worth}):", f"  {self.line}"]
         if self.is_cut:
             return ["", "It was interrupted before a setting was found that fixes it."]

@@ -10,9 +10,9 @@ join it, layer by layer. A sufficient set is reduced (:mod:`amp_tf.tools.search`
 on the watched batches, it is tried on all batches before it is believed. The suspects that are left
 in it are the findings.
 
-The sufficient set that people are told is the one with the shortest text: one layer, name scope or
-loss, where that suffices and takes hardly more of the products' work out of 16 bit than the reduced
-set.
+The sufficient set that is reported is the one with the shortest text: one layer, name scope or
+loss, where that suffices and takes at most 2 % more of the products' work out of 16 bit than the
+reduced set.
 """
 
 from __future__ import annotations

@@ -59,12 +59,12 @@ def time(
     first_s = {False: _seconds(calls[False])}
     with switch.enable(config):
         first_s[True] = _seconds(calls[True])
-        told = summary.line()
+        line = summary.line()
     has_converted = reports.totals().converted > 0
     reports.reset()  # no summary line for these graphs
     if not has_converted:
         raise AmpError(
-            f"there is nothing to time ({told})",
+            f"there is nothing to time ({line})",
             where=_WHERE,
             fix='Name a precision, as in config=amp_tf.AmpConfig(precision="bfloat16")',
         )
@@ -79,7 +79,7 @@ def time(
 
     float32, mixed = take_rounds(run, rounds, minutes)
     name = getattr(function, "__name__", None) or getattr(function, "name", "the function")
-    return Timed(str(name), device(), told, float32, mixed)
+    return Timed(str(name), device(), line, float32, mixed)
 
 
 def _traced(function: Callable[..., Any], inputs: Sequence[Any]) -> Callable[[], None]:

@@ -84,7 +84,7 @@ class Verdict:
         """True where further rounds are not worth their time."""
         return self.error < _PRECISE * self.speedup and self.is_known
 
-    def told(self, device: str) -> str:
+    def in_words(self, device: str) -> str:
         """Returns the verdict in words, for a device such as ``"CPU"``."""
         times = f"{self.speedup:.2f} ± {self.error:.2f} times"
         if self.is_faster:
@@ -122,7 +122,7 @@ class Timed:
             **dataclasses.asdict(self),
             "speedup": verdict.speedup,
             "standard_error": verdict.error,
-            "verdict": verdict.told(self.device),
+            "verdict": verdict.in_words(self.device),
         }
 
     def __str__(self) -> str:
@@ -138,7 +138,7 @@ class Timed:
         rows = zip(["", *titles], [_WAYS[False], *float32], [_WAYS[True], *mixed], strict=False)
         for title, one, other in rows:
             lines.append(f"  {title:24}{one:>18}{other:>18}")
-        return "\n".join([*lines, self.summary, self.verdict.told(self.device)])
+        return "\n".join([*lines, self.summary, self.verdict.in_words(self.device)])
 
 
 def _count(runs: Sequence[Run]) -> int:

@@ -152,9 +152,9 @@ class Tuning:
         self.tell(f"a run is good with {self.goal.metric} {self.goal.bound(self._limit)}")
         nothing = self._once(_NOTHING, Way.NOTHING, ())
         if not self._is_good(nothing):
-            told = self._told(nothing)
             raise AmpError(
-                f"with amp_tf on and nothing in 16 bit, the run is not good ({told})",
+                "with amp_tf on and nothing in 16 bit, the run is not good "
+                f"({self._in_words(nothing)})",
                 fix=_NOT_PRECISION,
             )
         return tuple(values)
@@ -176,7 +176,7 @@ class Tuning:
                 self.journal.remove()  # the corrected command may be another one
             raise ConfigError(
                 f"nothing is converted, so there is nothing to tune ({why})",
-                fix="Name a precision, as with --precision bfloat16, or tune where 16 bit pays",
+                fix="Name a precision, as with --precision bfloat16, or tune where 16 bit is faster",
             )
         return outcome
 
@@ -213,7 +213,7 @@ class Tuning:
             verdict = ", not good"
             if is_good:
                 verdict = ", good"
-        self.tell(f"{name}: {self._told(outcome)}{verdict}")
+        self.tell(f"{name}: {self._in_words(outcome)}{verdict}")
         return outcome
 
     def _left(self, number: int) -> str:
@@ -226,13 +226,13 @@ class Tuning:
         most = self._seconds * (self.most_runs - number + 1)
         return f", {lasting(self._seconds)} a run, at most {lasting(most)} left"
 
-    def _told(self, outcome: Outcome) -> str:
+    def _in_words(self, outcome: Outcome) -> str:
         if outcome.value is None:
             return outcome.failure
-        told = f"{self.goal.metric} {outcome.value:.6g}"
+        words = f"{self.goal.metric} {outcome.value:.6g}"
         if outcome.step_ms is None:
-            return told
-        return f"{told}, {outcome.step_ms:.1f} ms a step"
+            return words
+        return f"{words}, {outcome.step_ms:.1f} ms a step"
 
     def _is_good(self, outcome: Outcome) -> bool:
         return self.goal.is_good(outcome.value, self._limit)
