@@ -77,7 +77,7 @@ def _write_patterns(comparison: Comparison, path: str) -> str:
     if not (comparison.is_healthy or comparison.has_fix):
         return f"{path} is not written: no patterns were found that suffice."
     comparison.write(path)
-    return f"{keeping.is_written(path)}."
+    return f"{keeping.written_message(path)}."
 
 
 def compare_script(

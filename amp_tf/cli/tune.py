@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         return NOT_FOUND
     tuned.write(path)
     journal.remove()
-    print(f"{keeping.is_written(path)}; keep it beside the model.")
+    print(f"{keeping.written_message(path)}; keep it beside the model.")
     return 0
 
 

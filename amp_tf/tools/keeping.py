@@ -70,8 +70,8 @@ def write(
         files.write(path, "\n".join([*text, ""]))
 
 
-def is_written(path: AnyPath) -> str:
-    """Tells that a file of patterns is written, and how it is read."""
+def written_message(path: AnyPath) -> str:
+    """Says that a file of patterns is written, and how it is read."""
     reads = f"{variable_of('keep_float32')}={file_of_patterns(path)}"
     return f"{path} is written. {reads} reads it"
 

@@ -31,6 +31,7 @@ from amp_tf.precision import Precision
 from amp_tf.reporting.figures import percent
 from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.tools import some
+from amp_tf.tools.comparing.flattening import Names
 from amp_tf.tools.comparing.nodes import NodeError
 from amp_tf.tools.comparing.verdicts import Output, are_good, roundoff
 from amp_tf.tools.comparing.work import OutputMeasurement, Work, Yardstick
@@ -140,13 +141,13 @@ class Search:
                 known.append(node)
                 if node.local > limit:
                     bad.append(node)
-        chosen: dict[Patterns, NodeError] = {}
+        chosen: dict[Names, NodeError] = {}
         fused: set[str] = set()
         for node in sorted(bad or known, key=_severity):
-            own = _own(node)
-            if own and not fused.issuperset(own):
-                chosen.setdefault(own, node)
-                for name in own:
+            kept = _nodes_to_keep(node)
+            if kept and not fused.issuperset(kept):
+                chosen.setdefault(kept, node)
+                for name in kept:
                     fused.update(self._followers.get(name, ()))
         return list(chosen.values())[:_MOST]
 
@@ -170,7 +171,7 @@ class Search:
         """Returns the patterns that keep some nodes in float32, each with the first such node."""
         causes: Causes = {}
         for node in suspects:
-            for name in _own(node):
+            for name in _nodes_to_keep(node):
                 causes.setdefault(pattern_for(name, self._followers), node)
         return causes
 
@@ -345,7 +346,7 @@ def _severity(node: NodeError) -> tuple[float, bool]:
     return -(node.local or 0.0), node.op in HANDING_ON
 
 
-def _own(node: NodeError) -> Patterns:
+def _nodes_to_keep(node: NodeError) -> Names:
     """Returns the nodes to keep in float32 so that nothing is lost at a node.
 
     They are the node itself, or the sources of its 16-bit inputs.

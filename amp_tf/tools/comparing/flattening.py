@@ -266,7 +266,7 @@ def flatten_graph(
         one_round.memory_optimization = kinds.NO_MEM_OPT
         flat = _optimized(flat, ends, one_round)
     # Plugins get such shapes from Grappler; attributes with shapes do not survive its passes.
-    inferred = Item(_wanting(flat, ends)).GetOpProperties()
+    inferred = Item(_meta_graph_of(flat, ends)).GetOpProperties()
     shapes = {}
     for name, ports in inferred.items():
         shapes[name] = [read_shape(port.shape) for port in ports]
@@ -284,11 +284,11 @@ def _optimized(graph: Any, ends: list[str], options: Any) -> Any:
 
     config = config_pb2.ConfigProto()
     config.graph_options.rewrite_options.CopyFrom(options)
-    return tf_optimizer.OptimizeGraph(config, _wanting(graph, ends), verbose=False)
+    return tf_optimizer.OptimizeGraph(config, _meta_graph_of(graph, ends), verbose=False)
 
 
-def _wanting(graph: Any, ends: list[str]) -> Any:
-    """Returns the graph with its outputs named, as Grappler takes it."""
+def _meta_graph_of(graph: Any, ends: list[str]) -> Any:
+    """Returns the MetaGraphDef of a graph, with its outputs named as Grappler expects."""
     from tensorflow.core.protobuf import meta_graph_pb2
 
     meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=graph)
@@ -349,12 +349,14 @@ def keeps_state(graph: Any) -> bool:
     )
 
 
-def reached(
+def with_ancestors(
     starts: Iterable[_Thing], sources: Callable[[_Thing], Iterable[_Thing]]
 ) -> dict[_Thing, None]:
-    """Returns all things that some things depend on, these included.
+    """Returns some things and all that they depend on, directly or not.
 
-    ``sources`` gives the direct ones.
+    Args:
+        starts: the things.
+        sources: returns what a thing depends on directly.
     """
     found = dict.fromkeys(starts)
     waiting = list(found)

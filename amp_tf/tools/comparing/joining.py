@@ -30,7 +30,7 @@ from amp_tf.tools.comparing.flattening import (
     Variable,
     every_node,
     keeps_state,
-    reached,
+    with_ancestors,
 )
 
 FLOAT32 = "float32"  #: the side that the others are measured against
@@ -195,7 +195,7 @@ class JointGraph:
         def sources(operation: Any) -> list[Any]:
             return [*map(_operation, operation.inputs), *operation.control_inputs]
 
-        return set(reached(map(_operation, tf.nest.flatten(wanted)), sources))
+        return set(with_ancestors(map(_operation, tf.nest.flatten(wanted)), sources))
 
 
 def _operation(tensor: Any) -> Any:
@@ -266,7 +266,7 @@ def _why(message: str) -> str:
     return (lines or [message])[0].strip().rstrip(".")
 
 
-def written(flat: FlatStep) -> list[str]:
+def written_variables(flat: FlatStep) -> list[str]:
     """Returns the float32 variables that the step may write."""
     writers = _writers(flat)
     names = []
@@ -328,7 +328,7 @@ def titles_of(flat: FlatStep) -> Sequence[Title]:
     "b", are numbered in the order in which the step uses them.
     """
     titles = [title for title, _ in flat.outputs]
-    names = [flat.variables[node].name for node in written(flat)]
+    names = [flat.variables[node].name for node in written_variables(flat)]
     for place, name in enumerate(names):
         count = names.count(name)
         if count > 1:
@@ -345,7 +345,7 @@ class RunnableStep(JointGraph):
 
         super().__init__(flat, {FLOAT32: graph})
         self._results = [self.tensor(FLOAT32, tensor) for _, tensor in flat.outputs]
-        self._written = written(flat)
+        self._written = written_variables(flat)
         self._changes: dict[str, Any] = {}  # tensors that change variables
         self._after: dict[str, Any] = {}  # tensors that read the other variables
         changes = _changes(flat)

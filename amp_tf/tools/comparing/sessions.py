@@ -25,7 +25,14 @@ from amp_tf.oplists.table import DATA_SOURCES, READ_OPS, REFERENCE_VARIABLES, VA
 from amp_tf.reporting.text import plural
 from amp_tf.tools.comparing import flattening
 from amp_tf.tools.comparing.calls import Patch
-from amp_tf.tools.comparing.flattening import OWN_SCOPE, RESULT, Batch, FlatStep, Title, reached
+from amp_tf.tools.comparing.flattening import (
+    OWN_SCOPE,
+    RESULT,
+    Batch,
+    FlatStep,
+    Title,
+    with_ancestors,
+)
 
 if TYPE_CHECKING:
     from amp_tf.tools.comparing.training import Training
@@ -71,7 +78,7 @@ class SessionRuns:
                 outputs.append((Title(RESULT, tensor.name), result))
         targets = tuple(operation.name for operation in self.targets)
         ends = [*results, *feeds.values(), *targets]
-        graph = extracted(graph, map(node_of, ends))
+        graph = subgraph(graph, map(node_of, ends))
         variables = self._variables(graph)
         options = self.session._config.graph_options.rewrite_options
         flat, shapes, is_compiled = flattening.flatten_graph(graph, [*ends, *variables], options)
@@ -145,15 +152,15 @@ class SessionRuns:
         return variables
 
 
-def extracted(graph: Any, ends: Iterable[str]) -> Any:
+def subgraph(graph: Any, ends: Iterable[str]) -> Any:
     """Returns the part of a GraphDef that some nodes need."""
     nodes = {node.name: node for node in graph.node}
 
     def sources(name: str) -> list[str]:
         return list(map(node_of, nodes[name].input))
 
-    found = reached(ends, sources)
-    needed = [node for name, node in nodes.items() if name in found]
+    names = with_ancestors(ends, sources)
+    needed = [node for name, node in nodes.items() if name in names]
     return new_graph(node=needed, versions=graph.versions, library=graph.library)
 
 
@@ -265,7 +272,7 @@ class Sessions:
                     found.append(tensor.op)
             return found
 
-        needed = list(reached([*targets, *(tensor.op for tensor in fetches)], sources))
+        needed = list(with_ancestors([*targets, *(tensor.op for tensor in fetches)], sources))
         kinds[key] = None
         if not self._gradients[session.graph].isdisjoint(_names(needed)):
             given = _data_of(needed)

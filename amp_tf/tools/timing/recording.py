@@ -160,11 +160,11 @@ def _fetches_product(session: Any, fetches: Any) -> bool:
 
     from amp_tf.graph.names import node_of
     from amp_tf.tools.comparing.functions import computes_product
-    from amp_tf.tools.comparing.sessions import extracted
+    from amp_tf.tools.comparing.sessions import subgraph
 
     fetched = map(session.graph.as_graph_element, tf.nest.flatten(fetches))
     graph = session.graph.as_graph_def()
-    return computes_product(extracted(graph, [node_of(each.name) for each in fetched]))
+    return computes_product(subgraph(graph, [node_of(each.name) for each in fetched]))
 
 
 def device() -> str:

@@ -176,7 +176,8 @@ class Tuning:
                 self.journal.remove()  # the corrected command may be another one
             raise ConfigError(
                 f"nothing is converted, so there is nothing to tune ({why})",
-                fix="Name a precision, as with --precision bfloat16, or tune where 16 bit is faster",
+                fix="Name a precision, as with --precision bfloat16, or tune on a device where 16 "
+                "bit is faster",
             )
         return outcome
 
