@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from amp_tf.cli.main import BY_SIGNAL
 from amp_tf.cli.options import hardware_for, load_signature, read_config, read_inputs
 from amp_tf.cli.programs import environment_of_run, name_status, run_program
 from amp_tf.config import AmpConfig
@@ -22,8 +23,6 @@ from amp_tf.tools.comparing.comparison import Comparison
 from amp_tf.tools.comparing.steps import check_settings
 from amp_tf.tools.comparing.training import CompareRequest
 from amp_tf.tools.starting import PYTHON, TENSORFLOW
-
-_BY_SIGNAL = 128  # a shell adds the number of the signal
 
 
 def run(args: argparse.Namespace) -> int:
@@ -103,7 +102,7 @@ def compare_script(
         answer = request.read_answer()
         if isinstance(answer, Comparison):
             return _with_failure(answer, request, status)
-        interrupted = (-signal.SIGINT, _BY_SIGNAL + signal.SIGINT)
+        interrupted = (-signal.SIGINT, BY_SIGNAL + signal.SIGINT)
         if not answer and (request.is_interrupted or status in interrupted):
             raise KeyboardInterrupt
         why = answer or _why_nothing(request, status)
@@ -135,7 +134,7 @@ def _why_nothing(request: CompareRequest, status: int) -> str:
         how = f"it ended with {name_status(status)}"
     if request.is_claimed:
         how = f"{how} while its step was compared"
-        if status in (-signal.SIGKILL, _BY_SIGNAL + signal.SIGKILL):
+        if status in (-signal.SIGKILL, BY_SIGNAL + signal.SIGKILL):
             how = f"{how}, as where memory is short. Comparing needs more than training: try "
             return f"{how}smaller batches."
         return f"{how}."

@@ -23,7 +23,7 @@ from amp_tf.config import PRECISIONS, TARGETS, WEIGHTS
 from amp_tf.errors import AmpError
 from amp_tf.values import dtype_name
 
-_KILLED = 128  # what a shell adds to the number of the signal that ended a command
+BY_SIGNAL = 128  #: what a shell adds to the number of the signal that ended a command
 DEFAULT_SIGNATURE = "serving_default"
 
 
@@ -390,7 +390,7 @@ def _ended_by_signals() -> Iterator[None]:
     def end(number: int, _: Any) -> None:
         for each in before:
             signal.signal(each, signal.SIG_IGN)
-        raise SystemExit(_KILLED + number)
+        raise SystemExit(BY_SIGNAL + number)
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -419,7 +419,7 @@ def _main(arguments: list[str] | None) -> int:
         return status
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
-        return _KILLED + signal.SIGINT
+        return BY_SIGNAL + signal.SIGINT
     except ImportError as error:
         from amp_tf.cli.doctor import no_tensorflow
 
@@ -431,7 +431,7 @@ def _main(arguments: list[str] | None) -> int:
             with contextlib.suppress(AttributeError, OSError):  # stdout is closed, or not a file
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
-            return _KILLED + signal.SIGPIPE
+            return BY_SIGNAL + signal.SIGPIPE
         print(f"{name}: {error}", file=sys.stderr)
         return error_status
     finally:

@@ -318,6 +318,7 @@ def _home_of(args: argparse.Namespace, names_of: Mapping[str, Sequence[str]]) ->
 def _print_all(
     graphs: Iterable[ModelGraph], args: argparse.Namespace, config: AmpConfig, hardware: Hardware
 ) -> int:
+    """Prints a line for each node that ``--function`` and ``--op`` leave."""
     reports: list[GraphReport] = []
     functions: list[str] = []
     for each in graphs:

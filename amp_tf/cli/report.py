@@ -131,6 +131,7 @@ def _numbers(path: Path) -> list[int]:
 
 
 def _decide(graph: Any, config: AmpConfig, hardware: Hardware) -> Iterator[GraphReport]:
+    """Decides a logged graph; a program for XLA was logged as a library without a graph."""
     functions = graph.library.function
     if graph.node or not functions or _FOR_XLA not in functions[0].attr:
         yield from rewrite(graph, config, hardware=hardware).report.graphs

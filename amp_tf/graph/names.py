@@ -63,6 +63,7 @@ def matcher(pattern: str) -> Matcher:
 
 
 def _layer_matcher(pattern: str) -> Matcher:
+    """Compiles a layer's pattern; recorded layers count before name scopes."""
     components = layer_components(pattern)
     layer_is = [re.compile(component).fullmatch for component in components]
     scope_is = [re.compile(rf"(?:{component})(?:_\d+)?").fullmatch for component in components]

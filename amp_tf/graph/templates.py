@@ -122,6 +122,7 @@ class Template:
         return int(count)
 
     def _build(self, *arity: int) -> Signature:
+        """Makes the signature of nodes with these numbers of ports, in the order of counts."""
         counts = dict(zip(self._counts, arity, strict=True))
         slots: dict[_Key, int] = {}
         inputs = []

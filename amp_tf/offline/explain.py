@@ -170,7 +170,8 @@ def explain(
     names = check_arguments(graph, config, preserve, hardware, library, None)
     config = dataclasses.replace(config, report_path="-")  # the report gets a basis for blockers
     resolution = settle(config, hardware)
-    if not hasattr(graph, "node_def"):
+    is_function = hasattr(graph, "node_def")
+    if not is_function:
         library = graph.library
     job = Job.of(
         config,
@@ -181,7 +182,8 @@ def explain(
         batches=BatchShapes(graph, library, check_batch(batch, where="explain(batch=…)")),
         beyond_range=beyond_range or {},
     )
-    as_given = _form_of(graph, job)
+    read = read_function if is_function else read_graph
+    as_given = job.form(read(graph, job.templates), None)
     report = report_of(*decide(as_given))
     view = report.view
     if node_name not in view.number_of:
@@ -239,13 +241,6 @@ def _explain_node(as_given: Form, report: GraphReport, name: str, own_pattern: s
         registered=registered,
         matches=sum(re.search(own_pattern, other) is not None for other in view.names),
     )
-
-
-def _form_of(graph: Any, job: Job) -> Form:
-    """Reads a GraphDef or FunctionDef into its first form."""
-    if hasattr(graph, "node_def"):
-        return job.form(read_function(graph, job.templates), None)
-    return job.form(read_graph(graph, job.templates), None)
 
 
 def _changes(report: GraphReport, node: Node, root: Root | None) -> list[Change]:

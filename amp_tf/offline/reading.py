@@ -43,6 +43,7 @@ def read_graph_file(path: AnyPath) -> Any:
 
 
 def _read_proto(path: Path, fix: str, *, of_model: bool = False) -> Any:
+    """Reads a GraphDef or ``SavedModel`` proto, binary or as text; a FileError where it is none."""
     with files.naming(path, "cannot be read", fix):
         data = read_regular(path, _MOST_BYTES)  # before TensorFlow is imported, which takes seconds
     if not data:

@@ -206,6 +206,7 @@ def find_blockers(graphs: Graphs, *, seconds: float = math.inf) -> tuple[list[Ro
 
 
 def _find_roots(graphs: Graphs) -> dict[Root, Places]:
+    """Finds the roots of all graphs, with the nodes that name them."""
     roots: dict[Root, Places] = {}
     for number, graph in enumerate(graphs):
         for node in np.flatnonzero(~graph.is_f16).tolist():

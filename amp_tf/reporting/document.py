@@ -157,6 +157,7 @@ def _ops(graphs: Iterable[GraphReport]) -> list[Row]:
 
 
 def _graph(graph: GraphReport) -> Row:
+    """Describes a graph, its nodes and its casts."""
     casts: Sequence[InsertedCast] = ()
     if graph.basis is not None:
         casts = graph.basis.casts
@@ -210,6 +211,7 @@ def _nodes(graph: GraphReport) -> Iterator[Row]:
 
 
 def _cast(graph: GraphReport, cast: InsertedCast) -> Row:
+    """Describes a cast that the rewrite inserted."""
     name = graph.view.names[cast.node]
     elements = figures.elements_of(graph.known_basis, cast.node, cast.port)
     taken = _cast_time(graph, cast)

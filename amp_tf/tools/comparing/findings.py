@@ -312,12 +312,9 @@ def _layers_of(nodes: Iterable[NodeError | None]) -> Patterns:
     """Returns the patterns of the layers of some nodes; none where a layer is not recorded."""
     layers: dict[str, None] = {}
     for node in nodes:
-        path = ""
-        if node is not None:
-            path = path_of(node.name)
-        if not path:
+        if node is None or not path_of(node.name):
             return ()
-        layers[layer_pattern(path)] = None
+        layers[layer_pattern(path_of(node.name))] = None
     return tuple(layers)
 
 

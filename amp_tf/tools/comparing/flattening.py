@@ -277,6 +277,7 @@ def flatten_graph(
 
 
 def _optimized(graph: Any, ends: list[str], options: Any) -> Any:
+    """Runs TensorFlow's graph optimizers on a GraphDef."""
     from tensorflow.core.protobuf import config_pb2
     from tensorflow.python.grappler import (
         tf_optimizer,
@@ -336,6 +337,7 @@ def _take_arguments(graph: Any, inputs: Any) -> dict[str, Any]:
 
 
 def _make(node: Any, op: str, data_type: int, number: int) -> None:
+    """Turns a node into an argument or a result of a function."""
     node.op = op
     node.attr.clear()
     node.attr["T"].type = data_type

@@ -193,13 +193,10 @@ class JointGraph:
         import tensorflow as tf
 
         def sources(operation: Any) -> list[Any]:
-            return [*map(_operation, operation.inputs), *operation.control_inputs]
+            return [*(tensor.op for tensor in operation.inputs), *operation.control_inputs]
 
-        return set(with_ancestors(map(_operation, tf.nest.flatten(wanted)), sources))
-
-
-def _operation(tensor: Any) -> Any:
-    return tensor.op
+        operations = [tensor.op for tensor in tf.nest.flatten(wanted)]
+        return set(with_ancestors(operations, sources))
 
 
 def _hold(variable: Variable, name: str, sides: Iterable[str]) -> _Held:

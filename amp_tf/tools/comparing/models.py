@@ -69,6 +69,7 @@ class Models:
         return _WatchedForward(function, model, calls)
 
     def _calls(self, model: Any, step: Function, owner: Any) -> Calls:
+        """Makes the empty record of calls of a model's step."""
         import tensorflow as tf
 
         if owner.__module__.startswith("keras"):
@@ -88,6 +89,7 @@ class Models:
         return function(iterator)
 
     def _compare(self, model: Any, owner: Any, taken: Sequence[Any]) -> None:
+        """Compares the loss and gradients of a model, or the step of its own that it has."""
         import tensorflow as tf
 
         batches = [tf.nest.map_structure(_of_first_replica, batch) for batch in taken]

@@ -173,6 +173,7 @@ def _name(name: str) -> str:
 
 
 def _can_run_again(op: Any) -> bool:
+    """Tells whether a second run of an op gives the same and changes nothing."""
     import tensorflow as tf
 
     if op.op_def.is_stateful:

@@ -97,6 +97,7 @@ def compare(
 
 
 def _compare(name: str, work: Work, config: AmpConfig, result: RewriteResult) -> Comparison:
+    """Judges the outputs, measures single nodes, and searches for what fixes the outputs."""
     precision = work.precision
     measured = work.measure(result.graph, f"float32 and {precision.value}", is_first=True)
     if not any(one.largest or one.error or one.nonfinite for one in measured.pooled()):

@@ -230,6 +230,7 @@ class Sessions:
         feeds: Any,
         *rest: Any,
     ) -> Any:
+        """Runs a session; keeps the batches of a run that trains. Replaces ``_do_run``."""
         runs = None
         if self._is_watched() and handle is None and self._gradients.get(session.graph):
             with self._training.answering():

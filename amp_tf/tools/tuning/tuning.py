@@ -160,6 +160,7 @@ class Tuning:
         return tuple(values)
 
     def _measure_mixed(self) -> Outcome:
+        """Runs with everything in 16 bit, and checks that something was converted."""
         if self.journal.read(_MIXED) is None:
             self.journal.runs.pop(run_of(()), None)  # without its report it is no basis
         outcome = self._try(())
@@ -182,23 +183,22 @@ class Tuning:
         return outcome
 
     def _try(self, items: Items) -> Outcome:
+        """Runs with some items in float32, and notes the trade."""
         patterns = patterns_of(items)
         run = run_of(patterns)
         names = some([item.name for item in items]) or nothing_but(self.from_settings)
-        outcome = self._once(run, Way.MIXED, patterns, names)
+        outcome = self._once(run, Way.MIXED, patterns, f"{names} in float32")
         kept = (*self.from_settings, *patterns)
         self._trades[run] = Trade(kept, outcome, self._is_good(outcome))
         return outcome
 
     def _once(self, run: str, way: Way, patterns: Patterns, what: str = "") -> Outcome:
+        """Runs the program, unless the journal has the run; ``what`` names it for people."""
         known = self.journal.runs.get(run)
         if known is not None:
             return known
         number = len(self.journal.runs) + 1
-        kept = way.value
-        if way is Way.MIXED:
-            kept = f"{what} in float32"
-        name = f"run {number} of at most {self.most_runs}: {kept}"
+        name = f"run {number} of at most {self.most_runs}: {what or way.value}"
         begin = time.monotonic()
         with during(self.progress, f"{name}{self._left(number)}"):
             outcome = self.program.run(way, (*self.from_settings, *patterns))
@@ -228,6 +228,7 @@ class Tuning:
         return f", {lasting(self._seconds)} a run, at most {lasting(most)} left"
 
     def _in_words(self, outcome: Outcome) -> str:
+        """Says what a run gave, or how it failed."""
         if outcome.value is None:
             return outcome.failure
         words = f"{self.goal.metric} {outcome.value:.6g}"
@@ -241,6 +242,7 @@ class Tuning:
     def _result(
         self, items: Items | None, float32: tuple[float, ...], *, is_minimal: bool
     ) -> Tuned:
+        """Makes the result: some items stay in float32; ``None`` where none suffice."""
         runs = self.journal.runs
         patterns = None
         chosen = None
