@@ -35,8 +35,8 @@ class Comparison:
     nodes: tuple[NodeError, ...]  #: the nodes that were measured, sources before their readers
     #: where it goes wrong, the largest errors first; empty if the model is healthy
     findings: tuple[Finding, ...] = ()
-    #: for ``AmpConfig.keep_float32``: with these all outputs are good on all batches, which was
-    #: tried; those of the settings come first; none where nothing does that
+    #: for ``AmpConfig.keep_float32``, those of the settings first: with these all outputs were good
+    #: on all batches; empty if no such patterns were found
     patterns: Patterns = ()
     products: int = 0  #: matrix products and convolutions in 16 bit, from which the speed comes
     products_kept: int = 0  #: how many of them would stay in float32 with the patterns

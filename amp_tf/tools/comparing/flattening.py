@@ -60,7 +60,7 @@ _Thing = TypeVar("_Thing", bound=Hashable)
 
 
 class Title(NamedTuple):
-    """What an output is, for people."""
+    """The kind and the name of an output, for people."""
 
     kind: str  #: such as :data:`LOSS`
     name: str
