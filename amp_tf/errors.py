@@ -20,6 +20,14 @@ def printable(text: str) -> str:
     return "".join(characters)
 
 
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's text; the name of its class if it has none."""
+    lines = str(error).strip().splitlines()
+    if not lines:
+        return type(error).__name__
+    return lines[0]
+
+
 class AmpError(Exception):
     """Base of all amp_tf errors.
 

@@ -37,8 +37,9 @@ def _stages() -> Iterator[str]:
     from amp_tf.graph.reader import read_graph
     from amp_tf.oplists.hardware import Hardware
     from amp_tf.oplists.targets import resolve_target
-    from amp_tf.rewriting.form import Job, plan_edits
+    from amp_tf.rewriting.form import Job
     from amp_tf.rewriting.pipeline import CORRECTIONS, PREPARATIONS, run_passes
+    from amp_tf.rewriting.planning import plan_edits
 
     graph = make_graph()
     resolution = resolve_target(AmpConfig(), Hardware(cpu_has_bf16=True))

@@ -4,7 +4,14 @@ import pickle
 import pytest
 
 import amp_tf
-from amp_tf.errors import AmpError, ConfigError, GraphError, OpListError, RewriteError
+from amp_tf.errors import (
+    AmpError,
+    ConfigError,
+    GraphError,
+    OpListError,
+    RewriteError,
+    first_line,
+)
 
 CLASSES = (ConfigError, OpListError, GraphError, RewriteError)
 
@@ -43,3 +50,16 @@ def test_an_error_survives_the_way_between_processes(cls, carry):
     carried = carry(cls("what", where="where", fix="fix"))
     assert type(carried) is cls
     assert (carried.what, carried.where, carried.fix) == ("what", "where", "fix")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("one\ntwo"), "one"),
+        (ValueError("\n  one  \n"), "one"),
+        (ValueError(), "ValueError"),
+        (KeyError(" "), "' '"),
+    ],
+)
+def test_the_first_line_of_an_error_is_never_empty(error, line):
+    assert first_line(error) == line

@@ -11,7 +11,7 @@ ROOT = Path(amp_tf.__file__).parent
 #: The globals in lower case: these change, or hold what does. Take a name away when it goes, and
 #: add none; constants have names in upper case, types in mixed case.
 STATE = {
-    "graph/names.py": "recorded",
+    "graph/layers.py": "recorded",
     "hooks/imports.py": "_finder",
     "hooks/state.py": "_began _runtime",
     "loss_scaling/calls.py": "_inner_calls _scaled_steps",

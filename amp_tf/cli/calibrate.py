@@ -40,12 +40,8 @@ def run(args: argparse.Namespace) -> int:
         tf.config.set_visible_devices([], "GPU")
     progress = on_stderr("amp-tf calibrate")
     source = f"measured on {hardware.identity()}, {datetime.date.today()}"
-
-    def tell(number: int, count: int, name: str) -> None:
-        progress(f"{100 * number // count:3} %  {name}")
-
     with during(progress, "starting TensorFlow"):
-        table = measure(hardware.shipped_costs(), source, args.seconds, tell)
+        table = measure(hardware.shipped_costs(), source, args.seconds, progress)
     with files.writing(path):
         files.write(path, table.to_json())
     print(f"{path}: {source}")

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from amp_tf.cli.main import BY_SIGNAL
 from amp_tf.cli.options import hardware_for, load_signature, read_config, read_inputs
 from amp_tf.cli.programs import environment_of_run, name_status, run_program
 from amp_tf.config import AmpConfig
@@ -22,8 +23,6 @@ from amp_tf.tools.comparing.comparison import Comparison
 from amp_tf.tools.comparing.steps import check_settings
 from amp_tf.tools.comparing.training import CompareRequest
 from amp_tf.tools.starting import PYTHON, TENSORFLOW
-
-_BY_SIGNAL = 128  # a shell adds the number of the signal
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,22 +61,22 @@ def _compare_model(args: argparse.Namespace, request: CompareRequest) -> int:
     return _tell(dataclasses.replace(compared, name=name), args.output)
 
 
-def _tell(found: Comparison, output: str | None) -> int:
-    """Prints what was found, and writes the file of patterns; returns the exit status."""
-    print(found)
+def _tell(comparison: Comparison, output: str | None) -> int:
+    """Prints a comparison, and writes the file of patterns; returns the exit status."""
+    print(comparison)
     if output is not None:
-        print(_write_patterns(found, output), file=sys.stderr)
-    return int(not found.is_healthy)
+        print(_write_patterns(comparison, output), file=sys.stderr)
+    return int(not comparison.is_healthy)
 
 
-def _write_patterns(found: Comparison, path: str) -> str:
+def _write_patterns(comparison: Comparison, path: str) -> str:
     """Writes the patterns if there is a setting to use; returns a sentence about it."""
-    if found.headline:
-        return f"{path} is not written: {found.headline}"
-    if not (found.is_healthy or found.mends):
+    if comparison.headline:
+        return f"{path} is not written: {comparison.headline}"
+    if not (comparison.is_healthy or comparison.has_fix):
         return f"{path} is not written: no patterns were found that suffice."
-    found.write(path)
-    return f"{keeping.is_written(path)}."
+    comparison.write(path)
+    return f"{keeping.written_message(path)}."
 
 
 def compare_script(
@@ -100,30 +99,30 @@ def compare_script(
         status = run_program(
             command, environ, output, lambda: request.is_answered, request.interrupt
         )
-        found = request.read_answer()
-        if isinstance(found, Comparison):
-            return _with_failure(found, request, status)
-        interrupted = (-signal.SIGINT, _BY_SIGNAL + signal.SIGINT)
-        if not found and (request.is_interrupted or status in interrupted):
+        answer = request.read_answer()
+        if isinstance(answer, Comparison):
+            return _with_failure(answer, request, status)
+        interrupted = (-signal.SIGINT, BY_SIGNAL + signal.SIGINT)
+        if not answer and (request.is_interrupted or status in interrupted):
             raise KeyboardInterrupt
-        why = found or _why_nothing(request, status)
+        why = answer or _why_nothing(request, status)
         raise AmpError(why.removesuffix("."), where=" ".join(command))
 
 
-def _with_failure(found: Comparison, request: CompareRequest, status: int) -> Comparison:
+def _with_failure(comparison: Comparison, request: CompareRequest, status: int) -> Comparison:
     """Returns a comparison with a note where the program itself failed."""
     # The program ends by itself, or is killed as it goes on; a comparison of training ends it.
     usual = [0, -signal.SIGKILL]
     if request.is_answered:
-        usual.append(int(not found.is_healthy))
+        usual.append(int(not comparison.is_healthy))
     failure = ""
     if crash := request.read_crash():
         failure = f"the program itself failed: {crash}"
     elif status not in usual and not request.is_interrupted:
         failure = f"the program itself ended with {name_status(status)}"
     if not failure:
-        return found
-    return dataclasses.replace(found, notes=(*found.notes, failure))
+        return comparison
+    return dataclasses.replace(comparison, notes=(*comparison.notes, failure))
 
 
 def _why_nothing(request: CompareRequest, status: int) -> str:
@@ -135,7 +134,7 @@ def _why_nothing(request: CompareRequest, status: int) -> str:
         how = f"it ended with {name_status(status)}"
     if request.is_claimed:
         how = f"{how} while its step was compared"
-        if status in (-signal.SIGKILL, _BY_SIGNAL + signal.SIGKILL):
+        if status in (-signal.SIGKILL, BY_SIGNAL + signal.SIGKILL):
             how = f"{how}, as where memory is short. Comparing needs more than training: try "
             return f"{how}smaller batches."
         return f"{how}."

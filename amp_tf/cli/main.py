@@ -23,7 +23,7 @@ from amp_tf.config import PRECISIONS, TARGETS, WEIGHTS
 from amp_tf.errors import AmpError
 from amp_tf.values import dtype_name
 
-_KILLED = 128  # what a shell adds to the number of the signal that ended a command
+BY_SIGNAL = 128  #: what a shell adds to the number of the signal that ended a command
 DEFAULT_SIGNATURE = "serving_default"
 
 
@@ -43,8 +43,8 @@ class Command:
 
 _WHAT = "a SavedModel's folder, a Keras file (.keras, .h5), or a GraphDef file (.pb, .pbtxt)"
 _PATTERNS = (
-    "layer:PATH for a Keras layer, regular expressions for node names, or @FILE of these; "
-    "comma-separated"
+    "layer:PATH for a Keras layer, node:NAME for a node, regular expressions for the names of "
+    "nodes, or @FILE of these; comma-separated"
 )
 _ABOUT = (
     "Automatic mixed precision for TensorFlow, which TF_ENABLE_AUTO_MIXED_PRECISION=1 turns on in "
@@ -100,6 +100,15 @@ def _add_preserve(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
+def _add_batch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--batch",
+        metavar="N",
+        help="under auto, convert what is faster for requests of this batch size, or of a range "
+        "such as 1-32; by default what is faster for one example and for many alike",
+    )
+
+
 def _add_rewrite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="IN", help=_WHAT)
     parser.add_argument(
@@ -112,12 +121,7 @@ def _add_rewrite(parser: argparse.ArgumentParser) -> None:
         "--force", action="store_true", help="replace OUT if it exists, even if it is IN"
     )
     _add_preserve(parser, "a node to leave unchanged, such as an output of a GraphDef file")
-    parser.add_argument(
-        "--batch",
-        metavar="N",
-        help="under auto, convert what is faster for requests of this batch size, or of a range "
-        "such as 1-32; by default what is faster for one example and for many alike",
-    )
+    _add_batch(parser)
     parser.add_argument(
         "--weights",
         choices=WEIGHTS,
@@ -153,14 +157,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--function", metavar="NAME", default="", help="the library function that contains the node"
     )
-    parser.add_argument(
-        "--batch",
-        metavar="N",
-        help=(
-            "under auto, the batch size that is decided for, or a range such as 1-32, as for "
-            "rewrite"
-        ),
-    )
+    _add_batch(parser)
     _add_preserve(parser, "a node to leave unchanged")
     add_settings(parser)
 
@@ -259,12 +256,8 @@ def _add_time(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=70.0,
-        help="how long to measure; by default 70, and at least as long as three runs of each take",
-    )
+    words = "measure for N seconds, but at least as long as three runs of each op take"
+    _add_number(parser, "--seconds", 70.0, words)
     parser.add_argument(
         "--output", metavar="FILE", help="only write the times to this file; auto does not use them"
     )
@@ -283,7 +276,7 @@ COMMANDS: Mapping[str, Command] = {
     "run": Command(
         "run.run",
         "run a command with amp_tf on in every Python that it starts",
-        "Runs a command with amp_tf on in every Python that it starts, also where Python does not "
+        "Runs a command with amp_tf on in every Python that it starts, even where Python does not "
         "read amp_tf.pth.",
         _add_run,
         usage="amp-tf run -- command [argument ...]",
@@ -316,9 +309,9 @@ COMMANDS: Mapping[str, Command] = {
         "say where a model goes wrong in 16 bit",
         "Runs a step in float32 and in 16 bit, and says where 16 bit goes wrong and which setting "
         "fixes it. The step is the training step of a script, which then exits, or a call of a "
-        "saved model's signature. Status 0: healthy; 1: not healthy; 2: nothing was compared (a "
-        "wrong option, model or file of inputs, or a script that runs nothing to compare or fails "
-        "before).",
+        "saved model's signature. Status 0: healthy; 1: not healthy; 2: nothing was compared: an "
+        "option, the model or the file of inputs is wrong, or the script failed before or ran "
+        "nothing that can be compared.",
         _add_compare,
         usage="amp-tf compare [options] -- python train.py [argument ...]\n"
         "       amp-tf compare [options] MODEL --inputs FILE",
@@ -397,7 +390,7 @@ def _ended_by_signals() -> Iterator[None]:
     def end(number: int, _: Any) -> None:
         for each in before:
             signal.signal(each, signal.SIG_IGN)
-        raise SystemExit(_KILLED + number)
+        raise SystemExit(BY_SIGNAL + number)
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -407,7 +400,7 @@ def _ended_by_signals() -> Iterator[None]:
         yield
     finally:
         for each, handler in before.items():
-            signal.signal(each, signal.SIG_DFL if handler is None else handler)
+            signal.signal(each, handler or signal.SIG_DFL)
 
 
 def _main(arguments: list[str] | None) -> int:
@@ -426,7 +419,7 @@ def _main(arguments: list[str] | None) -> int:
         return status
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
-        return _KILLED + signal.SIGINT
+        return BY_SIGNAL + signal.SIGINT
     except ImportError as error:
         from amp_tf.cli.doctor import no_tensorflow
 
@@ -438,11 +431,11 @@ def _main(arguments: list[str] | None) -> int:
             with contextlib.suppress(AttributeError, OSError):  # stdout is closed, or not a file
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
-            return _KILLED + signal.SIGPIPE
+            return BY_SIGNAL + signal.SIGPIPE
         print(f"{name}: {error}", file=sys.stderr)
         return error_status
     finally:
-        # No line at exit: in a command of ours it would say that nothing was converted.
+        # No summary line: in a command of ours it would say that nothing was converted.
         if (switch := sys.modules.get("amp_tf.hooks.switch")) is not None:
             switch.disable()
 

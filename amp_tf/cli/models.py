@@ -16,8 +16,8 @@ import numpy as np
 from amp_tf.cli.main import DEFAULT_SIGNATURE
 from amp_tf.cli.options import batch_of, hardware_for, load_signature, read_config, read_inputs
 from amp_tf.config import WEIGHTS, AmpConfig
-from amp_tf.errors import AmpError, GraphError
-from amp_tf.graph.names import closest, describe_unmatched, missing_node
+from amp_tf.errors import AmpError, GraphError, first_line
+from amp_tf.graph.names import closest, describe_unmatched, missing_node, node_of
 from amp_tf.hooks.switch import disable
 from amp_tf.offline import reading
 from amp_tf.offline.explain import explain
@@ -32,6 +32,7 @@ from amp_tf.painting.reasons import Rule
 from amp_tf.reporting.figures import GraphReport
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
+from amp_tf.tools.comparing.verdicts import error_text
 from amp_tf.tools.progress import during, on_stderr
 
 
@@ -121,11 +122,18 @@ def _convert_model(
 
     Returns the report, and no names of nodes.
     """
-    options = {"hardware": hardware_for(config), "weights": args.weights, "batch": batch}
+    options: dict[str, Any] = {
+        "hardware": hardware_for(config),
+        "weights": args.weights,
+        "batch": batch,
+    }
     if args.dry_run:
-        return rewrite_saved_model(args.source, config, **options)[1], ()
-    options["replace"] = args.force
-    return convert_saved_model(args.source, args.result, config, **options), ()
+        _, report = rewrite_saved_model(args.source, config, **options)
+    else:
+        report = convert_saved_model(
+            args.source, args.result, config, replace=args.force, **options
+        )
+    return report, ()
 
 
 def _convert_graph(
@@ -144,12 +152,12 @@ def _convert_graph(
         reading.write_graph_file(result.graph, args.result)
     # Nodes that no other node reads are probably fetched.
     read: set[str] = set()
-    for node in result.graph.node:
-        read.update(name.removeprefix("^").partition(":")[0] for name in node.input)
+    for proto in result.graph.node:
+        read.update(map(node_of, proto.input))
     ends = []
-    for found in result.report.graphs[0].nodes:
-        if found.precision.is_f16 and found.name not in read:
-            ends.append(found.name)
+    for node in result.report.graphs[0].nodes:
+        if node.precision.is_f16 and node.name not in read:
+            ends.append(node.name)
     return result.report, ends
 
 
@@ -162,49 +170,48 @@ def _answer(args: argparse.Namespace, model: str) -> dict[str, Any]:
     inputs = signature.structured_input_signature[1]
     arrays = read_inputs(args.check, list(inputs))
     try:
-        given = {name: tf.constant(array, inputs[name].dtype) for name, array in arrays.items()}
-        return dict(signature(**given))
+        tensors = {name: tf.constant(array, inputs[name].dtype) for name, array in arrays.items()}
+        return dict(signature(**tensors))
     except Exception as error:  # of another type or shape, or what the model itself cannot compute
-        taken = ", ".join(
-            f"{name} {spec.dtype.name}{list(spec.shape)}" for name, spec in inputs.items()
-        )
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        arguments = []
+        for name, spec in inputs.items():
+            arguments.append(f"{name} {spec.dtype.name}{list(spec.shape)}")
         raise AmpError(
-            f"the model does not take its arrays ({why})", where=args.check, fix=f"It takes {taken}"
+            f"the model does not take its arrays ({first_line(error)})",
+            where=args.check,
+            fix=f"It takes {', '.join(arguments)}",
         ) from None
 
 
 def _errors(args: argparse.Namespace, expected: Mapping[str, Any]) -> Iterator[str]:
     """Yields a line for each output, with its difference between the copy and the original."""
-    found = _answer(args, args.result)
+    answers = _answer(args, args.result)
     for name, value in sorted(expected.items()):
-        wanted = np.asarray(value)
-        got = np.asarray(found[name])
+        original = np.asarray(value)
+        converted = np.asarray(answers[name])
         if not value.dtype.is_floating:
-            yield f"{name}: {np.count_nonzero(wanted != got):,} of {wanted.size:,} values differ"
+            differing = np.count_nonzero(original != converted)
+            yield f"{name}: {differing:,} of {original.size:,} values differ"
             continue
-        wanted = wanted.astype(np.float64)
-        got = got.astype(np.float64)
-        finite = np.isfinite(wanted)
-        lost = np.count_nonzero(finite & ~np.isfinite(got))
+        original = original.astype(np.float64)
+        converted = converted.astype(np.float64)
+        finite = np.isfinite(original)
+        lost = np.count_nonzero(finite & ~np.isfinite(converted))
         if lost:
-            how = shlex.join(_comparison(args))
             raise AmpError(
-                (
-                    f"it is written, and {lost:,} of {got.size:,} values of {name} are inf or nan, "
-                    "which they were not"
-                ),
+                f"it is written, and {lost:,} of {original.size:,} values of {name} are inf or "
+                "nan, which they were not",
                 where=args.result,
-                fix=f"What to keep in float32: {how}",
+                fix=f"What to keep in float32: {shlex.join(_comparison(args))}",
             )
-        off = np.abs(wanted - got)[finite]
-        most = np.max(off, initial=0)
-        largest = np.max(np.abs(wanted), initial=0, where=finite)
-        share = ""
+        errors = np.abs(original - converted)[finite]
+        worst = np.max(errors, initial=0)
+        largest = np.max(np.abs(original), initial=0, where=finite)
+        relative = ""
         if largest:
-            share = f", {most / largest:.2%} of the largest value"
-        mean = off.sum() / max(off.size, 1)
-        yield f"{name}: error at most {most:.3g}{share}, {mean:.3g} on average"
+            relative = f", {error_text(worst / largest)} of the largest value"
+        mean = errors.sum() / max(errors.size, 1)
+        yield f"{name}: error at most {worst:.3g}{relative}, {mean:.3g} on average"
 
 
 def _comparison(args: argparse.Namespace) -> list[str]:
@@ -256,15 +263,16 @@ def run_explain(args: argparse.Namespace) -> int:
     graphs = read_graphs(args.graph, config, hardware)
     if args.all:
         return _print_all(graphs, args, config, hardware)
-    found = graphs[0]
+    # The first graph that has the node; without any, the first graph says so.
+    model_graph = graphs[0]
     for each in graphs:
         if any(args.node in names for names in _names_by_function(each.graph).values()):
-            found = each
+            model_graph = each
             break
-    graph = found.graph
+    graph = model_graph.graph
     _check_preserved(args.preserve, graph)
     body = graph
-    preserve = (*args.preserve, *found.preserve)
+    preserve = (*args.preserve, *model_graph.preserve)
     home = _home_of(args, _names_by_function(graph))
     for function in graph.library.function:
         if function.signature.name == home:
@@ -279,7 +287,7 @@ def run_explain(args: argparse.Namespace) -> int:
         library=graph.library,
         where=args.graph,
         batch=batch_of(args),
-        beyond_range=found.beyond_range,
+        beyond_range=model_graph.beyond_range,
     )
     print(explanation)
     return 0
@@ -310,6 +318,7 @@ def _home_of(args: argparse.Namespace, names_of: Mapping[str, Sequence[str]]) ->
 def _print_all(
     graphs: Iterable[ModelGraph], args: argparse.Namespace, config: AmpConfig, hardware: Hardware
 ) -> int:
+    """Prints a line for each node that ``--function`` and ``--op`` leave."""
     reports: list[GraphReport] = []
     functions: list[str] = []
     for each in graphs:
@@ -332,20 +341,20 @@ def _print_all(
     return 0
 
 
-def _check_name(kind: str, asked: str, names: Iterable[str], where: str) -> None:
+def _check_name(kind: str, name: str, names: Iterable[str], where: str) -> None:
     """Raises a GraphError with the closest names if a name is not among some."""
     known = sorted(names)
-    if asked in known:
+    if name in known:
         return
     fix = f"It has no {kind}s: leave --{kind} out"
     if known:
-        fix = f"The closest names: {', '.join(closest(asked, known) or known[:3])}"
-    raise GraphError(f"the graph has no {kind} {asked!r}", where=where, fix=fix)
+        fix = f"The closest names: {', '.join(closest(name, known) or known[:3])}"
+    raise GraphError(f"the graph has no {kind} {name!r}", where=where, fix=fix)
 
 
 def _names_by_function(graph: Any) -> dict[str, list[str]]:
     """Returns the names of nodes by function, ``""`` for the graph itself, which comes first."""
-    found = {"": [node.name for node in graph.node]}
+    names_of = {"": [node.name for node in graph.node]}
     for function in graph.library.function:
-        found[function.signature.name] = [node.name for node in function.node_def]
-    return found
+        names_of[function.signature.name] = [node.name for node in function.node_def]
+    return names_of

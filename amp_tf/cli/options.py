@@ -55,7 +55,7 @@ def hardware_for(config: AmpConfig) -> Hardware:
 def load_signature(source: str, name: str) -> tuple[Any, Any]:
     """Loads a model from disk.
 
-    Returns the model, which keeps its variables alive, and one of its signatures.
+    Returns the model, which keeps its variables live, and one of its signatures.
 
     Raises:
         FileError: there is no model, or a damaged one.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os.path
 import re
 import shlex
@@ -34,7 +33,9 @@ _FOR_XLA = "_XlaMustCompile"  # TensorFlow's mark of functions that XLA compiles
 
 def run(args: argparse.Namespace) -> int:
     """Writes the files that were asked for, and prints a line for each report."""
-    documents = [document for source in args.sources for document in _documents(source, args)]
+    documents: list[Row] = []
+    for source in args.sources:
+        documents += _documents(source, args)
     try:
         lines = [_line_of(document) for document in documents]
         for path in filter(None, (args.html, args.json)):
@@ -49,10 +50,7 @@ def run(args: argparse.Namespace) -> int:
             fix="Name a file as AMP_TF_REPORT or amp_tf.report().save(…) wrote it",
         ) from error
     if not (args.html or args.json):
-        found: Any = documents
-        if len(documents) == 1:
-            found = documents[0]
-        lines = [json.dumps(found)]
+        lines = [files.to_json(documents)]
     print(*map(printable, lines), sep="\n")
     return 0
 
@@ -80,8 +78,11 @@ def _documents(source: str, args: argparse.Namespace) -> list[Row]:
     is_model = reading.is_keras_file(source) or reading.is_saved_model(source)
     if os.path.isdir(source) and not is_model:
         written = sorted(Path(source).glob("amp_tf_*.json"))
-        if written:
-            return [document for path in written for document in files.read(path)]
+        documents: list[Row] = []
+        for path in written:
+            documents += files.read(path)
+        if documents:
+            return documents
         if not any(Path(source).glob(f"{_BEFORE}*.pb")):
             raise FileError(
                 "holds no report, model or log files of amp_tf",
@@ -125,11 +126,12 @@ def _of_log(folder: str, config: AmpConfig, hardware: Hardware) -> Iterator[Grap
 
 
 def _numbers(path: Path) -> list[int]:
-    """A sort key: process, number in the process, time."""
+    """Returns a sort key: process, number in the process, time."""
     return list(map(int, re.findall(r"\d+", path.name)))
 
 
 def _decide(graph: Any, config: AmpConfig, hardware: Hardware) -> Iterator[GraphReport]:
+    """Decides a logged graph; a program for XLA was logged as a library without a graph."""
     functions = graph.library.function
     if graph.node or not functions or _FOR_XLA not in functions[0].attr:
         yield from rewrite(graph, config, hardware=hardware).report.graphs

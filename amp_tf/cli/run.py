@@ -115,8 +115,10 @@ def run_script(arguments: list[str]) -> int:
     why = ""
     # Packages are found by importing them.
     if as_module and (not home or importlib.util.find_spec(home) is None):
-        fix = f"Check its name, and that it is installed for {sys.executable}"
-        why = f"there is no module {home or path!r}. {fix}"
+        why = (
+            f"there is no module {home or path!r}. Check its name, and that it is installed for "
+            f"{sys.executable}"
+        )
     elif not as_module and not os.path.exists(path):
         why = f"there is no file {path!r}. Check its name and the current folder"
     if why:

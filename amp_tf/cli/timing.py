@@ -15,11 +15,10 @@ from amp_tf.cli.programs import environment_of_run, how_it_ended, run_program
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.reporting import files
-from amp_tf.reporting.files import Row
 from amp_tf.reporting.text import plural
 from amp_tf.tools.progress import on_stderr, teller
 from amp_tf.tools.starting import PYTHON
-from amp_tf.tools.timing.recording import LEAST, STEP
+from amp_tf.tools.timing.recording import LEAST, STEP, Recording
 from amp_tf.tools.timing.rounds import Run, Timed, take_rounds
 
 TOO_NOISY = 1
@@ -50,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclasses.dataclass
 class TimedScript:
-    """A command that trains or predicts, and what its runs told so far."""
+    """A command that trains or predicts, and what its runs have shown so far."""
 
     command: Sequence[str]  #: the program and its arguments
     config: AmpConfig  #: what to convert
@@ -70,33 +69,37 @@ class TimedScript:
             environ = environment_of_run(self.config, "timing.recording", name, is_on=is_mixed)
             environ[STEP] = self.step
             begin = time.perf_counter()
-            status = run_program(
-                self.command, environ, output, lambda: _read_answer(place).get("is_enough")
-            )
-            answer = _read_answer(place)
-            if not answer.get("is_enough"):
+            status = run_program(self.command, environ, output, lambda: _has_enough(place))
+            recording = _read_recording(place)
+            if recording is None or not recording.is_enough:
                 text = output.read_text(errors="replace")
-                self._check_end(status, text, answer, (place / PYTHON).exists())
+                recording = self._checked(status, text, recording, (place / PYTHON).exists())
         is_named = bool(self.step)
-        self.step = answer["step"]
-        self.device = answer["device"]
+        self.step = recording.step
+        self.device = recording.device
         if is_mixed:
-            self.summary = f"amp_tf: {answer['summary']}"
-            if not answer["converted"]:
+            self.summary = f"amp_tf: {recording.summary}"
+            if not recording.converted:
                 fix = (
                     "Leave the variable out, and nothing is lost; or name a precision, as with "
                     "--precision bfloat16"
                 )
                 if not is_named:
-                    fix = (
-                        f"If the program does something else later than {self.step}, name that "
-                        f"with --step, such as --step fit. If not: {fix[0].lower()}{fix[1:]}"
+                    fix += (
+                        f". If the program does something else later than {self.step}, name that "
+                        "with --step, such as --step fit"
                     )
-                raise self._error(f"there is nothing to time ({answer['summary']})", fix)
-        return Run(tuple(answer["step_ms"]), answer["first_end"] - begin, answer["peak_mib"])
+                raise self._error(f"there is nothing to time ({recording.summary})", fix)
+        return Run(tuple(recording.step_ms), recording.first_end - begin, recording.peak_mib)
 
-    def _check_end(self, status: int, text: str, answer: Row, has_amp_tf: bool) -> None:
-        """Checks that a program that ended by itself did so well, after enough steps."""
+    def _checked(
+        self, status: int, text: str, recording: Recording | None, has_amp_tf: bool
+    ) -> Recording:
+        """Returns the recording of a program that ended by itself.
+
+        Raises:
+            AmpError: it failed, or made too few steps.
+        """
         if status:
             raise self._error(how_it_ended(status, text))
         if not has_amp_tf:
@@ -104,24 +107,31 @@ class TimedScript:
                 "it started no Python in which amp_tf is installed",
                 "Install amp_tf in that environment",
             )
-        if not answer:
+        if recording is None:
             what = "it made no step"
             if self.step:
                 what = f"{what} of {self.step}"
             raise self._error(what, f"{_A_STEP}; code that runs eagerly has none")
-        count = len(answer["step_ms"])
+        count = len(recording.step_ms)
         if count < LEAST:
             raise self._error(
-                f"it made {plural(answer['calls'], 'step')} of {answer['step']}, of which "
+                f"it made {plural(recording.calls, 'step')} of {recording.step}, of which "
                 f"{count} count, and {LEAST} are needed",
                 f"Let it make more, as by more epochs. {_A_STEP}",
             )
+        return recording
 
     def _error(self, what: str, fix: str = "") -> AmpError:
         return AmpError(what, where=" ".join(self.command), fix=fix)
 
 
-def _read_answer(place: Path) -> Row:
-    """Reads the answer of the process that made most steps; empty where none made any."""
-    answers = list(map(files.read_plain, place.glob("*.json")))
-    return max(answers, key=lambda one: (one["is_enough"], len(one["step_ms"])), default={})
+def _has_enough(place: Path) -> bool:
+    """Tells whether a process has made enough steps."""
+    recording = _read_recording(place)
+    return recording is not None and recording.is_enough
+
+
+def _read_recording(place: Path) -> Recording | None:
+    """Reads what the process with most steps recorded; ``None`` where none made any."""
+    recordings = [Recording(**files.read_plain(path)) for path in place.glob("*.json")]
+    return max(recordings, key=lambda one: (one.is_enough, len(one.step_ms)), default=None)

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         most_runs=args.max_runs,
         tell=tell,
         progress=on_stderr("amp-tf tune"),
-        given=tuple(config.keep_float32),
+        from_settings=tuple(config.keep_float32),
     )
     try:
         with files.writing(journal.folder, _KEPT):
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         return NOT_FOUND
     tuned.write(path)
     journal.remove()
-    print(f"{keeping.is_written(path)}; keep it beside the model.")
+    print(f"{keeping.written_message(path)}; keep it beside the model.")
     return 0
 
 

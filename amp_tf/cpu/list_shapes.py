@@ -14,8 +14,9 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import reach
 from amp_tf.graph.attributes import value_of, whole_number
 from amp_tf.graph.datatypes import Node, Port
+from amp_tf.graph.edges import Adjacency
 from amp_tf.graph.sizes import KnownShapes, Shape, Shapes, element_count
-from amp_tf.graph.view import Adjacency, GraphView
+from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 
 

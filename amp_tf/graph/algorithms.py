@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amp_tf.graph.datatypes import Indices, Mask, Node, indices, mask_of
-from amp_tf.graph.view import Adjacency, Rows, compress
+from amp_tf.graph.edges import Adjacency, Rows, compress
 
 SOURCE = 0
 SINK = 1

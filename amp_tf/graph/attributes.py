@@ -86,7 +86,10 @@ def read_types(
 
 def read_marks(protos: Iterable[Any]) -> list[list[str]]:
     """Returns the names of TensorFlow's marks on each NodeDef: attributes that begin with ``_``."""
-    return [[name for name in proto.attr if name[:1] == "_"] for proto in protos]
+    marks = []
+    for proto in protos:
+        marks.append([name for name in proto.attr if name[:1] == "_"])
+    return marks
 
 
 def value_of(node: Any, name: str) -> Any:

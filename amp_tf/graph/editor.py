@@ -50,12 +50,12 @@ def apply_to_function(
     first_node = first_result + len(results)
     # Readers of a node whose outputs get other names are rewired to the same tensors.
     renaming = []
-    given_anew = {reop.node for reop in edits.reops if reop.inputs is not None}
+    with_new_inputs = {reop.node for reop in edits.reops if reop.inputs is not None}
     for node, before in enumerate(view.signatures):
         if before.output_starts == signatures[node].output_starts:
             continue
         for reader, position in view.readers(node):
-            if reader not in given_anew:
+            if reader not in with_new_inputs:
                 renaming.append(Rewire(reader, position, *view.inputs(reader)[position]))
     edits = dataclasses.replace(edits, rewires=(*renaming, *edits.rewires))
     changes = _Changes(edits, view.names, signatures)

@@ -120,8 +120,8 @@ class Edits:
         """Returns these edits joined with later ones, of the graph that these make."""
         if not self:
             return later
-        given_anew = {reop.node for reop in later.reops if reop.inputs is not None}
-        rewires = tuple(rewire for rewire in self.rewires if rewire.node not in given_anew)
+        with_new_inputs = {reop.node for reop in later.reops if reop.inputs is not None}
+        rewires = tuple(rewire for rewire in self.rewires if rewire.node not in with_new_inputs)
         return Edits(
             reops=self.reops + later.reops,
             retypes=self.retypes + later.retypes,

@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.sizes import SHAPES_ATTR, KnownShapes, Shape, Shapes
+from amp_tf.graph.names import node_of
+from amp_tf.graph.protos import new_graph
+from amp_tf.graph.sizes import SHAPES_ATTR, KnownShapes, Shape, Shapes, read_shape
 from amp_tf.oplists.table import CONSTANTS, GIVEN, TENSOR_LIST_ELEMENTS
 
 
@@ -65,7 +67,7 @@ class BatchShapes:
 
         graph = tf.Graph()
         with graph.as_default():
-            functions = tf.compat.v1.GraphDef(library=self.library)
+            functions = new_graph(library=self.library)
             functions.versions.producer = tf.version.GRAPH_DEF_VERSION
             tf.graph_util.import_graph_def(functions, name="")
         return graph
@@ -94,7 +96,7 @@ class BatchShapes:
             shapes: dict[str, Sequence[Shape | None]] = {}
             for node in filled.node:
                 operation = self._called.get_operation_by_name(f"{scope}/{node.name}")
-                shapes[node.name] = [*map(_shape, operation.outputs)]
+                shapes[node.name] = [read_shape(out.shape.as_proto()) for out in operation.outputs]
             return shapes
 
 
@@ -143,17 +145,10 @@ def _size_elements(graph: Any, size: int) -> None:
         if node.op not in TENSOR_LIST_ELEMENTS:
             continue
         inputs = [name for name in node.input if not name.startswith("^")]
-        element_shape = constants.get(inputs[-1].partition(":")[0])
+        element_shape = constants.get(node_of(inputs[-1]))
         if element_shape is None:
             continue
         value = element_shape.attr["value"].tensor
         sizes = tf.make_ndarray(value)
         if sizes.ndim == 1 and sizes.size and sizes[0] < 0:
             value.CopyFrom(tf.make_tensor_proto([size, *sizes[1:]], sizes.dtype))
-
-
-def _shape(output: Any) -> Shape | None:
-    shape = output.shape
-    if shape.rank is None:
-        return None
-    return tuple(-1 if size is None else size for size in shape.as_list())

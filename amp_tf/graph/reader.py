@@ -218,7 +218,7 @@ def _connected(view: GraphView, inputs: Indices, before: GraphView, changed: Ind
     is_kept = ~np.isin(before.controls[:, 1], changed)
     _, *waits, _ = inputs[:, inputs[0] == CONTROL]
     controls = np.concatenate([before.controls[is_kept], np.transpose(waits)])
-    ends = before.ends_without(changed, inputs[:, inputs[0] >= 0])
+    ends = before.ends_with_others(changed, inputs[:, inputs[0] >= 0])
     src_node, src_port, dst_node, dst_position = ends
     of_inputs, of_outputs = view.ports
     existing = of_outputs.counts[view.kinds[src_node]]

@@ -20,8 +20,9 @@ import numpy.typing as npt
 
 from amp_tf.graph.algorithms import flood, heaviest_ends
 from amp_tf.graph.datatypes import SIZES, Indices, Mask, Node, Unit, indices
+from amp_tf.graph.edges import Adjacency
 from amp_tf.graph.edits import Tensor
-from amp_tf.graph.view import Adjacency, GraphView
+from amp_tf.graph.view import GraphView
 from amp_tf.oplists.cost_tables import FREE
 from amp_tf.oplists.table import (
     CONTROL_FLOW,

@@ -97,7 +97,7 @@ class Template:
         self._of_arity = functools.cache(self._build)
 
     def signature(self, node: Any) -> Signature:
-        """The signature of a NodeDef of this op.
+        """Returns the signature of a NodeDef of this op.
 
         Raises:
             GraphError: an attribute that gives the number of inputs or outputs is missing or
@@ -122,6 +122,7 @@ class Template:
         return int(count)
 
     def _build(self, *arity: int) -> Signature:
+        """Makes the signature of nodes with these numbers of ports, in the order of counts."""
         counts = dict(zip(self._counts, arity, strict=True))
         slots: dict[_Key, int] = {}
         inputs = []
@@ -290,6 +291,17 @@ def referenced(node: Any) -> Iterator[str]:
             yield value.func.name
         elif value.HasField("list"):
             yield from (function.name for function in value.list.func)
+
+
+def rename_functions(node: Any, names: Mapping[str, str]) -> None:
+    """Gives the functions that a NodeDef calls new names, by the names that they had."""
+    node.op = names.get(node.op, node.op)
+    for value in node.attr.values():
+        functions = list(value.list.func)
+        if value.HasField("func"):
+            functions.append(value.func)
+        for function in functions:
+            function.name = names.get(function.name, function.name)
 
 
 def called(node: Any, functions: Container[str]) -> list[str]:

@@ -1,18 +1,17 @@
 """The graph in memory: arrays of integers.
 
 A node is an index. A *unit* is a slot of a node (see :mod:`amp_tf.graph.templates`), also an index:
-the units of node ``i`` are ``base[i] … base[i + 1] - 1``. Adjacency is two flat lists in
-compressed-row form, between units.
+the units of node ``i`` are ``base[i] … base[i + 1] - 1``. Edges connect units
+(:mod:`amp_tf.graph.edges`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from array import array
-from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Container, Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +29,7 @@ from amp_tf.graph.attributes import (
     value_of,
 )
 from amp_tf.graph.datatypes import Indices, Mask, Node, Port, Unit, indices, mask_of
+from amp_tf.graph.edges import NO_EDGES, Edges, Table, compact
 from amp_tf.graph.editor import EditedNodes
 from amp_tf.graph.edits import Edits, Reader, Retype, Tensor
 from amp_tf.graph.templates import Signature, Slot, Templates
@@ -37,113 +37,8 @@ from amp_tf.graph.templates import Signature, Slot, Templates
 _Value = TypeVar("_Value", bound=np.generic)
 
 
-@dataclasses.dataclass(frozen=True)
-class Edges:
-    """All data edges, as parallel arrays of 32-bit integers.
-
-    They are in the order of the nodes that they go to, and of these nodes' inputs.
-
-    Attributes:
-        src_node, src_port: where the tensor comes from.
-        dst_node, dst_position: where it goes: the node and the number of its data input.
-        src_unit, dst_unit: the units that the edge connects.
-    """
-
-    src_node: Indices
-    src_port: Indices
-    dst_node: Indices
-    dst_position: Indices
-    src_unit: Indices
-    dst_unit: Indices
-
-    def __len__(self) -> int:
-        return len(self.src_node)
-
-    def at(self, numbers: npt.NDArray[Any] | slice) -> Edges:
-        """Returns some of the edges, by their numbers or a mask."""
-        if isinstance(numbers, np.ndarray) and numbers.dtype == np.bool_:
-            numbers = np.flatnonzero(numbers)  # once for all columns
-        return Edges(*(column[numbers] for column in vars(self).values()))
-
-    def into(self, node: Node) -> Edges:
-        """Returns the edges that go to a node, in the order of its inputs."""
-        ends = np.array((node, node + 1), self.dst_node.dtype)  # else numpy converts all edges
-        first, end = np.searchsorted(self.dst_node, ends)
-        return self.at(slice(first, end))
-
-    def rows(self, *columns: str) -> Iterator[Any]:
-        """Yields some columns, row by row, as tuples of Python integers.
-
-        Python works with these faster than with numpy's.
-        """
-        return zip(*(getattr(self, column).tolist() for column in columns), strict=True)
-
-
-NO_EDGES = Edges(*[np.zeros(0, np.int32)] * 6)
-
-
 def _no_controls() -> Indices:
     return np.zeros((0, 2), np.int32)
-
-
-class Adjacency:
-    """The neighbours of each unit, in both directions, as flat arrays.
-
-    Attributes:
-        inward, outward: the units that each unit reads, and those that read it.
-    """
-
-    def __init__(self, sources: Indices, readers: Indices, count: int) -> None:
-        self.inward = compress(readers, sources, count)
-        self.outward = compress(sources, readers, count)
-
-    def fanins(self, unit: Unit) -> list[Unit]:
-        starts, units = self.inward
-        return units[starts[unit] : starts[unit + 1]].tolist()
-
-    def fanouts(self, unit: Unit) -> list[Unit]:
-        starts, units = self.outward
-        return units[starts[unit] : starts[unit + 1]].tolist()
-
-
-#: Rows in compressed form: where each row starts, with the number of values at the end; the values.
-Rows: TypeAlias = "tuple[array[int], array[int]]"
-
-
-def compress(keys: Indices, values: Indices, count: int) -> Rows:
-    """Sorts values into rows by their keys (compressed sparse rows).
-
-    Args:
-        keys: the row of each value, below ``count``.
-        values: the values, which keep their order within a row.
-        count: the number of rows.
-    """
-    small_keys = keys.astype(np.min_scalar_type(count))  # numpy sorts two bytes faster
-    order = np.argsort(small_keys, kind="stable")
-    starts = np.zeros(count + 1, dtype=np.int64)
-    np.cumsum(np.bincount(keys, minlength=count), out=starts[1:])
-    return compact(starts), compact(values[order])
-
-
-def compact(values: npt.NDArray[Any] | Iterable[int]) -> array[int]:
-    """Returns integers in four bytes each; a list takes several times that."""
-    if isinstance(values, np.ndarray):
-        return array("i", values.astype(np.int32).tobytes())
-    return array("i", values)
-
-
-class _Table:
-    """Rows of different lengths, for many look-ups at once."""
-
-    def __init__(self, rows: Sequence[Sequence[int]]) -> None:
-        self.counts = np.array([len(row) for row in rows], np.int32)
-        self._values = np.array(list(itertools.chain.from_iterable(rows)), np.int32)
-        self._starts = np.cumsum(self.counts, dtype=np.int32) - self.counts
-
-    def at(self, rows: Indices, places: Indices) -> Indices:
-        """Returns the values at some places of some rows, as parallel arrays."""
-        found: Indices = self._values[self._starts[rows] + places]
-        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,10 +110,10 @@ class GraphView:
         )
 
     @functools.cached_property
-    def ports(self) -> tuple[_Table, _Table]:
+    def ports(self) -> tuple[Table, Table]:
         """The slots of the inputs of each kind, and those of its outputs."""
-        inputs = _Table([kind.inputs for kind in self.of_kind])
-        outputs = _Table([kind.outputs for kind in self.of_kind])
+        inputs = Table([kind.inputs for kind in self.of_kind])
+        outputs = Table([kind.outputs for kind in self.of_kind])
         return inputs, outputs
 
     def connected(self, ends: Indices, controls: Indices) -> GraphView:
@@ -330,7 +225,7 @@ class GraphView:
 
     def fixed_units(self) -> Mask:
         """Returns the units whose type the op's definition fixes."""
-        is_fixed = [slot.is_fixed for kind in self.of_kind for slot in kind.slots]
+        is_fixed = [slot.is_fixed for slot in self._slots()]
         return self.of_slots(np.array(is_fixed, np.bool_))
 
     def slot(self, node: Node, unit: Unit) -> Slot:
@@ -406,11 +301,16 @@ class GraphView:
 
     def retyped(self, units: Sequence[Unit] | Indices, data_type: int) -> Retype:
         """Returns the edit that gives some units a type."""
+        nodes = np.asarray(self.unit_nodes, np.int32)[units]
+        slots = self.of_slots(np.array(self._slots(), object))
+        return Retype(nodes, slots[units], data_type)
+
+    def _slots(self) -> list[Slot]:
+        """Returns the slots of all kinds, one kind after the other."""
         slots: list[Slot] = []
         for kind in self.of_kind:
             slots += kind.slots
-        nodes = np.asarray(self.unit_nodes, np.int32)[units]
-        return Retype(nodes, self.of_slots(np.array(slots, object))[units], data_type)
+        return slots
 
     def after(self, edits: Edits, templates: Templates) -> GraphView:
         """Returns the view of the edited graph, before its bytes exist."""
@@ -471,38 +371,41 @@ class GraphView:
         )
 
     def _ends_after(self, edits: Edits) -> Indices:
-        """Returns the ends of the data edges once the edits are made, as :meth:`connected` takes
-        them.
+        """Returns the ends of the data edges once the edits are made.
+
+        They are four rows, as :meth:`connected` takes them.
         """
         # The inputs of nodes that are new or read something else.
-        given: dict[Node, list[Tensor]] = {}
+        new_inputs: dict[Node, list[Tensor]] = {}
         for reop in edits.reops:
             if reop.inputs is not None:
-                given[reop.node] = list(reop.inputs)
+                new_inputs[reop.node] = list(reop.inputs)
         for number, node in enumerate(edits.new, self.node_count):
-            given[number] = list(node.inputs)
+            new_inputs[number] = list(node.inputs)
         for rewire in edits.rewires:
-            if rewire.node not in given:
-                given[rewire.node] = self.inputs(rewire.node)
-            given[rewire.node][rewire.position] = (rewire.src_node, rewire.src_port)
+            if rewire.node not in new_inputs:
+                new_inputs[rewire.node] = self.inputs(rewire.node)
+            new_inputs[rewire.node][rewire.position] = (rewire.src_node, rewire.src_port)
+        # An edge for each of them.
         rows = []
-        for number, inputs in given.items():
+        for number, inputs in new_inputs.items():
             for position, (source, port) in enumerate(inputs):
                 rows.append((source, port, number, position))
         added = np.array(rows, np.int32).reshape(-1, 4).T
-        return self.ends_without(list(given), added)
+        return self.ends_with_others(list(new_inputs), added)
 
-    def ends_without(self, nodes: Sequence[Node] | Indices, added: Indices) -> Indices:
-        """Returns the ends of the data edges, as :meth:`connected` takes them, without those to
-        some nodes, and with others.
+    def ends_with_others(self, readers: Sequence[Node] | Indices, others: Indices) -> Indices:
+        """Returns the ends of the data edges once some nodes read other tensors.
+
+        They are four rows, as :meth:`connected` takes them.
 
         Args:
-            nodes: the nodes.
-            added: the ends of others, in any order.
+            readers: the nodes that read other tensors.
+            others: the ends of their edges, in any order.
         """
-        edges = self.edges.at(~np.isin(self.edges.dst_node, nodes))
+        edges = self.edges.at(~np.isin(self.edges.dst_node, readers))
         kept = [edges.src_node, edges.src_port, edges.dst_node, edges.dst_position]
-        ends: Indices = np.concatenate([kept, added], axis=1)
+        ends: Indices = np.concatenate([kept, others], axis=1)
         return ends[:, np.argsort(ends[2], kind="stable")]
 
     def detached(self) -> GraphView:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from amp_tf.graph.names import KerasLayer, recorded, scopes
+from amp_tf.graph.layers import KerasLayer, recorded, scopes
 from amp_tf.hooks import state
 from amp_tf.hooks.internals import (
     KERAS_SCOPES,

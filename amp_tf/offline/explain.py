@@ -35,8 +35,9 @@ from amp_tf.reporting.blockers import (
 )
 from amp_tf.reporting.figures import GraphReport
 from amp_tf.reporting.text import plural
+from amp_tf.rewriting.arguments import check_arguments
 from amp_tf.rewriting.form import Form, Job
-from amp_tf.rewriting.pipeline import check_arguments, decide, pause_garbage_collector, settle
+from amp_tf.rewriting.pipeline import decide, pause_garbage_collector, settle
 from amp_tf.rewriting.recording import report_of
 from amp_tf.values import check_batch
 
@@ -169,7 +170,8 @@ def explain(
     names = check_arguments(graph, config, preserve, hardware, library, None)
     config = dataclasses.replace(config, report_path="-")  # the report gets a basis for blockers
     resolution = settle(config, hardware)
-    if not hasattr(graph, "node_def"):
+    is_function = hasattr(graph, "node_def")
+    if not is_function:
         library = graph.library
     job = Job.of(
         config,
@@ -180,59 +182,65 @@ def explain(
         batches=BatchShapes(graph, library, check_batch(batch, where="explain(batch=…)")),
         beyond_range=beyond_range or {},
     )
-    given = _form_of(graph, job)
-    report = report_of(*decide(given))
+    read = read_function if is_function else read_graph
+    as_given = job.form(read(graph, job.templates), None)
+    report = report_of(*decide(as_given))
     view = report.view
     if node_name not in view.number_of:
         place = where or "graph"
         if view.function:
             place = f"function {view.function!r}"
         raise missing_node(node_name, view.names, place)
-    # Describe the node and its op.
-    node = view.number_of[node_name]
+    own_pattern = pattern_for(node_name, find_followers(graph))
+    return _explain_node(as_given, report, node_name, own_pattern)
+
+
+def _explain_node(as_given: Form, report: GraphReport, name: str, own_pattern: str) -> Explanation:
+    """Describes a node, and tries changes that may give it the other precision.
+
+    Args:
+        as_given: the graph as it was given.
+        report: its report.
+        name: the node.
+        own_pattern: a pattern for this node alone.
+    """
+    view = report.view
+    node = view.number_of[name]
     op = view.ops[node]
     old_op = op  # of a node that folding made
-    if node_name in given.view.number_of:
-        old_op = given.view.ops[given.view.number_of[node_name]]
-    op_list = lists_of(resolution).get(op, "")
+    if name in as_given.view.number_of:
+        old_op = as_given.view.ops[as_given.view.number_of[name]]
+    op_list = lists_of(as_given.job.resolution).get(op, "")
     row = find_registered(op)
     registered = ""
     if row and op_list == row.op_list:
         registered = row.why
-    # Try changes that may give it the other precision.
     is_f16 = bool(report.is_f16[node])
     trail = report.painting.trail(node)
+    # The changes of a pattern for this node, of other settings, and of its root cause.
     field = "keep_float32"
     root = None
     if not is_f16:
         field = "force_f16"
         root = root_of(report, node)
-    own_pattern = pattern_for(node_name, find_followers(graph))
     own = Change(added=frozenset({(field, own_pattern)}))
     remedy = ""
-    if root and _first(given, node_name, is_f16, [root.change(report, trail[-1:])]):
+    if root and _first_to_turn(as_given, name, is_f16, [root.change(report, trail[-1:])]):
         remedy = root.remedy
     return Explanation(
-        name=node_name,
+        name=name,
         op=old_op,
         new_op=op,
         op_list=op_list,
         precision=report.precision_of(is_f16),
         reason=report.reasons[node],
         trail=tuple(view.names[before] for before in trail),
-        own_change=_first(given, node_name, is_f16, [own]),
-        change=_first(given, node_name, is_f16, _changes(report, node, root)),
+        own_change=_first_to_turn(as_given, name, is_f16, [own]),
+        change=_first_to_turn(as_given, name, is_f16, _changes(report, node, root)),
         remedy=remedy,
         registered=registered,
-        matches=sum(re.search(own_pattern, name) is not None for name in view.names),
+        matches=sum(re.search(own_pattern, other) is not None for other in view.names),
     )
-
-
-def _form_of(graph: Any, job: Job) -> Form:
-    """Reads a GraphDef or FunctionDef into its first form."""
-    if hasattr(graph, "node_def"):
-        return job.form(read_function(graph, job.templates), None)
-    return job.form(read_graph(graph, job.templates), None)
 
 
 def _changes(report: GraphReport, node: Node, root: Root | None) -> list[Change]:
@@ -247,22 +255,22 @@ def _changes(report: GraphReport, node: Node, root: Root | None) -> list[Change]
         return [Change(dropped=frozenset(dropped))]
     if report.is_f16[node]:
         return [Change(added=frozenset({("deny_add", op)}))]
-    found = [Change(added=frozenset({("clear_add", op)}))]
+    changes = [Change(added=frozenset({("clear_add", op)}))]
     if root:
-        found.append(root.settings)
-    return [*found, Change(added=frozenset({("allow_add", op)}))]
+        changes.append(root.settings)
+    return [*changes, Change(added=frozenset({("allow_add", op)}))]
 
 
-def _first(given: Form, node_name: str, is_f16: bool, changes: Iterable[Change]) -> Change:
-    """Returns the first change under which a node, given by name, has the other precision."""
-    if not given.job.converts:
+def _first_to_turn(as_given: Form, name: str, is_f16: bool, changes: Iterable[Change]) -> Change:
+    """Returns the first change under which a node has the other precision; else no change."""
+    if not as_given.job.converts:
         return NO_CHANGE
     for change in changes:
         with contextlib.suppress(OpListError):
-            changed = given.under(change)
+            changed = as_given.under(change)
             op_names.check(changed.job.config)
             painting = decide(changed)[0].painting
-            names = [painting.view.names[node] for node in painting.converted_nodes()]
-            if (node_name in names) != is_f16:
+            converted = [painting.view.names[node] for node in painting.converted_nodes()]
+            if (name in converted) != is_f16:
                 return change
     return NO_CHANGE

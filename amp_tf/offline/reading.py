@@ -16,8 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from amp_tf.errors import FileError, GraphError
+from amp_tf.errors import FileError, GraphError, first_line
 from amp_tf.files import check_regular, read_regular
+from amp_tf.graph.names import node_of
+from amp_tf.graph.protos import new_graph
 from amp_tf.reporting import files
 from amp_tf.reporting.files import AnyPath
 
@@ -41,16 +43,16 @@ def read_graph_file(path: AnyPath) -> Any:
 
 
 def _read_proto(path: Path, fix: str, *, of_model: bool = False) -> Any:
+    """Reads a GraphDef or ``SavedModel`` proto, binary or as text; a FileError where it is none."""
     with files.naming(path, "cannot be read", fix):
         data = read_regular(path, _MOST_BYTES)  # before TensorFlow is imported, which takes seconds
     if not data:
         raise FileError("the file is empty", where=str(path), fix=fix)
     from google.protobuf import text_format
     from google.protobuf.message import DecodeError
-    from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-    proto = GraphDef()
+    proto = new_graph()
     if of_model:
         proto = SavedModel()
     try:
@@ -112,13 +114,11 @@ def saved_model_of(source: Any) -> Iterator[Path]:
             else:
                 importlib.import_module("tensorflow").saved_model.save(model, place)
         except Exception as error:  # of any class: from Keras, its layers or TensorFlow
-            why = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-            what = f"the model cannot be exported ({why})"
             where = type(source).__name__
             if is_path:
                 where = str(source)
             raise GraphError(
-                what,
+                f"the model cannot be exported ({first_line(error).rstrip('.')})",
                 where=where,
                 fix="Call the model on data once before, or export it by hand: "
                 "model.export(folder)",
@@ -193,7 +193,7 @@ def preserved_nodes(meta_graph: Any) -> set[str]:
     tensors += [saver.filename_tensor_name, saver.save_tensor_name, saver.restore_op_name]
     for collection in meta_graph.collection_def.values():
         tensors += collection.node_list.value
-    named = {name.removeprefix("^").partition(":")[0] for name in tensors if name}
+    named = set(map(node_of, tensors))
     # Collections may name nodes that no longer exist.
     return named.intersection(node.name for node in meta_graph.graph_def.node)
 
@@ -249,13 +249,13 @@ class Checkpoint:
         waiting = [(0, 0)]
         seen = {(0, 0)}
         while waiting:
-            mine, its = waiting.pop()
-            if objects.nodes[mine].HasField("variable"):
-                for value in saved[its].attributes:
+            number, saved_number = waiting.pop()
+            if objects.nodes[number].HasField("variable"):
+                for value in saved[saved_number].attributes:
                     if value.name == "VARIABLE_VALUE":
-                        yield mine, value.checkpoint_key
-            children = {child.local_name: child.node_id for child in saved[its].children}
-            for child in objects.nodes[mine].children:
+                        yield number, value.checkpoint_key
+            children = {child.local_name: child.node_id for child in saved[saved_number].children}
+            for child in objects.nodes[number].children:
                 if child.local_name not in children:
                     continue
                 pair = (child.node_id, children[child.local_name])

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import connected
 from amp_tf.graph.attributes import ARG_OP, value_of
-from amp_tf.graph.datatypes import Node, Port, Unit
+from amp_tf.graph.datatypes import Node, Port
 from amp_tf.graph.edits import Reader
 from amp_tf.graph.reader import RETVAL_OP, read_function, read_graph
 from amp_tf.graph.templates import Templates, find_loop_bodies, referenced
@@ -61,14 +61,6 @@ class Body:
     preserved: Container[str] = ()
     is_loop_body: bool = False
     is_called_once: bool = False
-
-    def input_unit(self, node: Node, position: int) -> Unit:
-        """Returns the unit of an input."""
-        return self.view.base[node] + self.view.signatures[node].inputs[position]
-
-    def output_unit(self, node: Node, port: Port) -> Unit:
-        """Returns the unit of a result."""
-        return self.view.base[node] + self.view.signatures[node].outputs[port]
 
     def place(self, node: Node) -> Place:
         """Returns the place of a variable that a node is."""
@@ -182,11 +174,11 @@ class VariableSearch:
                 self._keep(spot, Kept.READ, node)
                 return
             self._change(spot, "read", node)
-            self._change(spot, "unit", body.output_unit(node, 0))
+            self._change(spot, "unit", view.output_units(node)[0])
             self._follow_value(spot, node)
             return
         if op in table.VARIABLE_WRITES and position == 0:
-            self._change(spot, "unit", body.input_unit(node, 1))
+            self._change(spot, "unit", view.input_units(node)[1])
             self._follow_back(spot, node)
             return
         callees = self._callees(body, node, position)
@@ -315,7 +307,10 @@ class VariableSearch:
                 yield group, keys
 
     def _changes_of(self, group: Sequence[Place]) -> list[Change]:
-        return [change for place in group for change in self._changes[place]]
+        changes: list[Change] = []
+        for place in group:
+            changes += self._changes[place]
+        return changes
 
     def _change(self, spot: Spot, kind: str, number: int) -> None:
         self._changes[spot.handle].append(Change(spot.body, kind, number))
@@ -360,7 +355,7 @@ class VariableSearch:
         view = body.view
         reader, position = place
         op = view.ops[reader]
-        unit = body.input_unit(reader, position)
+        unit = view.input_units(reader)[position]
         is_saved = op in table.CHECKPOINT_WRITES and position >= table.CHECKPOINT_WRITES[op]
         if is_saved or op in table.SHAPE_QUESTIONS:
             self._change(spot, "unit", unit)
@@ -371,7 +366,7 @@ class VariableSearch:
                 self._links.append((handle, written))
                 return
         is_passing = op in _PASSING and position == 0 and view.names[reader] not in body.preserved
-        if is_passing and unit == body.output_unit(reader, 0):
+        if is_passing and unit == view.output_units(reader)[0]:
             self._change(spot, "unit", unit)
             for port in range(len(view.signatures[reader].outputs)):
                 self._follow_value(spot, reader, port)
@@ -419,8 +414,8 @@ class VariableSearch:
             return
         self._links.append((handle, (_KEY, names[port].decode())))
         for each in passing:
-            self._change(spot, "unit", body.input_unit(each, 0))
-        self._change(spot, "unit", body.output_unit(node, port))
+            self._change(spot, "unit", view.input_units(each)[0])
+        self._change(spot, "unit", view.output_units(node)[port])
 
 
 def _narrows(view: GraphView, node: Node) -> bool:

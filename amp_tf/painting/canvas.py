@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.datatypes import Indices, Node, NodeMask, Unit, UnitMask, mask_of
+from amp_tf.graph.edges import Adjacency
 from amp_tf.graph.sizes import Shapes
 from amp_tf.graph.templates import Templates
-from amp_tf.graph.view import Adjacency, GraphView
+from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import ALLOW, CLEAR, DENY, INFER, SUCCESSOR_OPS
 from amp_tf.oplists.targets import Resolution, Target
 from amp_tf.painting import eligibility

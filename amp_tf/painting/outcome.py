@@ -12,7 +12,8 @@ import numpy as np
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.datatypes import Indices, Node, Unit, UnitMask, indices, mask_of
-from amp_tf.graph.view import GraphView, compact
+from amp_tf.graph.edges import compact
+from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.painting.canvas import Canvas, Marks
 from amp_tf.painting.eligibility import NO_OBSTACLES, Obstacles

@@ -16,8 +16,9 @@ import numpy as np
 from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import connected, reach
 from amp_tf.graph.datatypes import Node, NodeMask, Unit, UnitMask, indices
+from amp_tf.graph.edges import Adjacency
 from amp_tf.graph.templates import Signature
-from amp_tf.graph.view import Adjacency, GraphView
+from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.decisions import Decision, Verdict

@@ -179,7 +179,8 @@ def _rounded_unlike(canvas: Canvas, node: Node) -> list[Unit]:
     if canvas.allow[unit] and not is_xla:
         return []
     # the values and the maximum, in one type
-    values, maximum = view.edges.into(node).src_unit[:2].tolist()
+    sources = view.inputs(node)[:2]
+    values, maximum = (view.output_units(source)[port] for source, port in sources)
     first_sources, first = _chosen(canvas, values)
     second_sources, second = _chosen(canvas, maximum)
     is_gradient = view.ops[node] in table.MAXIMA_GRADIENTS

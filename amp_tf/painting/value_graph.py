@@ -20,8 +20,9 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import flood, heaviest_ends, strongly_connected
 from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.datatypes import EdgeMask, Indices, Node, NodeMask, Unit, indices, mask_of
+from amp_tf.graph.edges import Adjacency, Rows, compress
 from amp_tf.graph.reader import RETVAL_OP
-from amp_tf.graph.view import Adjacency, GraphView, Rows, compress
+from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import (
     ALLOW,
     CASTS,

@@ -17,8 +17,9 @@ from typing import NamedTuple
 from amp_tf.graph.algorithms import reach
 from amp_tf.graph.attributes import value_of, whole_number
 from amp_tf.graph.datatypes import Node
+from amp_tf.graph.edges import Adjacency
 from amp_tf.graph.sizes import NOMINAL_BATCH, Shape, Shapes, element_count, shape_of
-from amp_tf.graph.view import Adjacency, GraphView
+from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.oplists.cost_tables import BATCHED, CONVOLUTIONS, DEPTHWISE
 

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from amp_tf.config import LIST_NAMES, AmpConfig, variable_of
-from amp_tf.graph.names import layer_of, matcher
+from amp_tf.graph.layers import layer_of
+from amp_tf.graph.names import matcher
 from amp_tf.oplists.table import ALLOW, FUSED_PRODUCTS, INFER, PRODUCTS, ROWS
 from amp_tf.oplists.table import DENY as DENY_LIST
 from amp_tf.oplists.targets import Resolution
@@ -107,7 +108,7 @@ class Root:
         return remedy.format(what=self.what or "it", why=self.why)
 
     def change(self, graph: GraphReport, nodes: Iterable[int]) -> Change:
-        """The change that removes the root from one graph, in which some nodes name it."""
+        """Returns the change that removes the root from one graph, in which some nodes name it."""
         if self.kind in (SCOPE, DEVICE, FETCHED):
             return Change(nodes=frozenset(graph.view.names[node] for node in nodes))
         if self.kind == COST:
@@ -134,7 +135,7 @@ _REMEDY_OF = {
 
 
 def settings_words(change: Change) -> str:
-    """The variables by which a user makes a change of settings."""
+    """Returns the variables by which a user makes a change of settings."""
     dropped: dict[str, list[str]] = {}
     for field, name in sorted(change.dropped):
         dropped.setdefault(field, []).append(repr(name))
@@ -205,6 +206,7 @@ def find_blockers(graphs: Graphs, *, seconds: float = math.inf) -> tuple[list[Ro
 
 
 def _find_roots(graphs: Graphs) -> dict[Root, Places]:
+    """Finds the roots of all graphs, with the nodes that name them."""
     roots: dict[Root, Places] = {}
     for number, graph in enumerate(graphs):
         for node in np.flatnonzero(~graph.is_f16).tolist():
@@ -244,7 +246,7 @@ def _describe(graphs: Graphs, root: Root, places: Places) -> Row | None:
 
 
 def _rank(row: Row) -> tuple[bool, float, float]:
-    """A sort key: tried roots first, by their gain, then by operations."""
+    """Returns a sort key: tried roots first, by their gain, then by operations."""
     return row["gain"] is None, -(row["gain"] or 0.0), -row["operations"]
 
 
@@ -306,7 +308,7 @@ def root_of(graph: GraphReport, node: int) -> Root | None:
 
 
 def matching_patterns(config: AmpConfig, field: str, name: str) -> list[tuple[str, str]]:
-    """The patterns of a setting that match the name of a node, each with the setting."""
+    """Returns the patterns of a setting that match a node's name, each with the setting."""
     found = []
     for pattern in getattr(config, field):
         if matcher(pattern)(name):
@@ -315,7 +317,7 @@ def matching_patterns(config: AmpConfig, field: str, name: str) -> list[tuple[st
 
 
 def _listing(basis: Basis, op: str) -> Change:
-    """The change of settings that lists an op: on the allow list if it is a product, else on infer.
+    """Returns the settings that list an op: on the allow list if it is a product, else on infer.
 
     If the user moved the op, it may be enough to drop the move.
     """
@@ -335,7 +337,7 @@ def _listing(basis: Basis, op: str) -> Change:
 
 
 def lists_of(resolution: Resolution) -> Mapping[str, str]:
-    """The list of each op; empty where nothing is converted."""
+    """Returns the list of each op; empty where nothing is converted."""
     if resolution.target is None:
         return {}
     return resolution.target.lists.list_of

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from amp_tf.graph.names import layer_of, path_of
+from amp_tf.graph.layers import layer_of, path_of
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.reporting import figures
 from amp_tf.reporting.blockers import find_blockers
@@ -38,10 +38,10 @@ def describe(graphs: Iterable[GraphReport], *, seconds: float = math.inf) -> Row
     """
     end = time.monotonic() + seconds
     # Copies, because a report that is kept shall not keep the figures, too.
-    found = [dataclasses.replace(graph) for graph in graphs]
-    known = [graph for graph in found if graph.basis is not None]
-    rows = [_graph(graph) for graph in found]
-    ops = _ops(found)
+    copies = [dataclasses.replace(graph) for graph in graphs]
+    known = [graph for graph in copies if graph.basis is not None]
+    rows = [_graph(graph) for graph in copies]
+    ops = _ops(copies)
     totals = _figures(known, ops)
     blockers, together = find_blockers(known, seconds=end - time.monotonic())
     return {
@@ -67,9 +67,9 @@ def _figures(graphs: Graphs, ops: Sequence[Row]) -> Row | None:
     own = 0.0
     unknown = 0
     for graph in graphs:
-        found = graph.figures
-        own += float(found.work[found.is_product & found.is_own].sum())
-        unknown += int(np.isnan(found.operations[found.is_product]).sum())
+        of_nodes = graph.figures
+        own += float(of_nodes.work[of_nodes.is_product & of_nodes.is_own].sum())
+        unknown += int(np.isnan(of_nodes.operations[of_nodes.is_product]).sum())
     share = None
     if any(products.values()):
         share = products["f16"] / sum(products.values())
@@ -86,7 +86,7 @@ def _figures(graphs: Graphs, ops: Sequence[Row]) -> Row | None:
 
 
 def _peak(graphs: Graphs) -> dict[str, float] | None:
-    """The estimated peak of the graph that takes the most in float32, in bytes."""
+    """Returns the estimated peak of the graph that takes the most in float32, in bytes."""
     peaks = [graph.known_basis.peaks for graph in graphs if graph.known_basis.peaks]
     before, now = max(peaks, default=(0.0, 0.0))
     if not before:
@@ -144,7 +144,9 @@ def _ops(graphs: Iterable[GraphReport]) -> list[Row]:
             if op not in rows:
                 nodes = {"f16": 0, "float32": 0}
                 rows[op] = {"op": op, "nodes": nodes, "operations": {"f16": 0.0, "float32": 0.0}}
-            kind = "f16" if is_f16 else "float32"
+            kind = "float32"
+            if is_f16:
+                kind = "f16"
             rows[op]["nodes"][kind] += 1
             rows[op]["operations"][kind] += operations
 
@@ -155,6 +157,7 @@ def _ops(graphs: Iterable[GraphReport]) -> list[Row]:
 
 
 def _graph(graph: GraphReport) -> Row:
+    """Describes a graph, its nodes and its casts."""
     casts: Sequence[InsertedCast] = ()
     if graph.basis is not None:
         casts = graph.basis.casts
@@ -177,11 +180,11 @@ def _nodes(graph: GraphReport) -> Iterator[Row]:
     """Describes each node, without figures that are unremarkable."""
     columns: dict[str, list[float]] = {}
     if graph.basis is not None:
-        found = graph.figures
+        of_nodes = graph.figures
         size = np.where(graph.is_f16, 2, 4)
-        columns["operations"] = found.operations.tolist()
-        columns["bytes"] = (found.elements * size).tolist()
-        columns["runs"] = found.runs.tolist()
+        columns["operations"] = of_nodes.operations.tolist()
+        columns["bytes"] = (of_nodes.elements * size).tolist()
+        columns["runs"] = of_nodes.runs.tolist()
     for number, node in enumerate(graph.nodes):
         row: Row = {
             "name": node.name,
@@ -208,6 +211,7 @@ def _nodes(graph: GraphReport) -> Iterator[Row]:
 
 
 def _cast(graph: GraphReport, cast: InsertedCast) -> Row:
+    """Describes a cast that the rewrite inserted."""
     name = graph.view.names[cast.node]
     elements = figures.elements_of(graph.known_basis, cast.node, cast.port)
     taken = _cast_time(graph, cast)

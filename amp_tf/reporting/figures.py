@@ -20,7 +20,8 @@ import numpy as np
 
 from amp_tf.config import AmpConfig
 from amp_tf.graph import datatypes
-from amp_tf.graph.names import layer_of
+from amp_tf.graph.datatypes import mask_of
+from amp_tf.graph.layers import layer_of
 from amp_tf.graph.sizes import KnownShapes, Shapes, element_count, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import CASTS, CLEAR, CPU, DENY, INFER, PRODUCTS, ROWS
@@ -167,8 +168,8 @@ def _tensors(view: GraphView, shapes: Shapes) -> tuple[Any, Any, Any]:
 
 
 def converted_mask(painting: Painting) -> Any:
-    """For each node, whether at least one of its types becomes 16 bit."""
-    return np.isin(np.arange(painting.view.node_count), painting.converted_nodes())
+    """Tells for each node whether at least one of its types becomes 16 bit."""
+    return mask_of(painting.converted_nodes(), painting.view.node_count)
 
 
 def has_costs(basis: Basis) -> bool:
@@ -229,7 +230,7 @@ class Products:
         return cls(tuple(work), tuple(nodes))
 
     def plus(self, other: Products) -> Products:
-        """Both together."""
+        """Adds other counts."""
         work = map(operator.add, self.work, other.work)
         nodes = map(operator.add, self.nodes, other.nodes)
         return Products(tuple(work), tuple(nodes))
@@ -243,7 +244,7 @@ class Products:
         return None
 
     def __str__(self) -> str:
-        """Such as ``97.2 % of matmul and convolution work``; node counts if sizes are unknown."""
+        """Says ``97.2 % of matmul and convolution work``, or node counts if sizes are unknown."""
         converted, own, total = self.nodes
         if not converted and not own:
             return ""
@@ -316,7 +317,7 @@ def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[A
 
 
 def elements_of(basis: Basis, node: int, port: int) -> int | None:
-    """How many elements a result has; ``None`` if unknown."""
+    """Returns how many elements a result has; ``None`` if unknown."""
     return element_count(shape_of(basis.shapes, basis.view.names[node], port))
 
 
@@ -385,7 +386,7 @@ class GraphReport:
     basis: Basis | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def precision_of(self, is_f16: bool) -> Precision:
-        """The precision of a node, by whether it was converted."""
+        """Returns the precision of a node, by whether it was converted."""
         if is_f16 and self.precision is not None:
             return self.precision
         return Precision.FLOAT32

@@ -21,9 +21,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from amp_tf.errors import FileError
+from amp_tf.errors import FileError, first_line
 from amp_tf.files import read_regular
-from amp_tf.graph.names import layer_of
+from amp_tf.graph.layers import layer_of
 
 AnyPath = str | Path
 Document = Mapping[str, Any]
@@ -61,12 +61,17 @@ def save(documents: Sequence[Document], path: AnyPath, *, as_page: bool | None =
                     "print(report) shows the text"
                 ),
             )
+    content = to_json(documents)
     if as_page:
-        write(path, page(documents))
-    elif len(documents) == 1:
-        write(path, json.dumps(documents[0]))
-    else:
-        write(path, json.dumps(list(documents)))
+        content = page(documents)
+    write(path, content)
+
+
+def to_json(documents: Sequence[Document]) -> str:
+    """Returns a document as JSON; several as a list."""
+    if len(documents) == 1:
+        return json.dumps(documents[0])
+    return json.dumps(list(documents))
 
 
 def write(path: AnyPath, content: str | bytes) -> None:
@@ -123,7 +128,7 @@ def check_writable(path: AnyPath) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """A random name beside a file or folder, where nobody can have placed a link."""
+    """Makes a random name beside a file or folder, where nobody can have placed a link."""
     return path.with_name(f".amp_tf-{os.urandom(8).hex()}.tmp")
 
 
@@ -179,7 +184,7 @@ def _check_size(path: AnyPath, unpacked: int) -> None:
 
 
 def _size_of_arrays(path: AnyPath, file: Any) -> int:
-    """The bytes of all arrays of an HDF5 file, by their shapes; none is read."""
+    """Sums the bytes of all arrays of an HDF5 file by their shapes; none is read."""
     import h5py
 
     sizes = []
@@ -192,9 +197,10 @@ def _size_of_arrays(path: AnyPath, file: Any) -> int:
         with h5py.File(file, "r") as opened:
             opened.visititems(note)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
-        why = str(error).splitlines()[0]
         raise FileError(
-            f"holds no HDF5 that can be read ({why})", where=str(path), fix="Save it again"
+            f"holds no HDF5 that can be read ({first_line(error)})",
+            where=str(path),
+            fix="Save it again",
         ) from None
     return sum(sizes)
 
@@ -260,7 +266,7 @@ def fragment(document: Document) -> str:
 
 
 def title(document: Document) -> str:
-    """The name of the program that a report is of, without its folder."""
+    """Returns the name of the program that a report is of, without its folder."""
     program = str(document["process"].get("program", ""))
     try:
         words = shlex.split(program)
@@ -292,7 +298,7 @@ def _page_of(name: str, documents: Sequence[Document], *, is_part: bool = False)
 
 
 def _short(node: Document) -> list[Any]:
-    """The part of a node's row that report.js reads."""
+    """Returns the part of a node's row that report.js reads."""
     work = node.get("operations", 0.0)
     if work is not None:
         work = round(work * (node.get("runs") or 1.0))

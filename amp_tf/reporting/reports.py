@@ -3,7 +3,7 @@
 It has counts at once, and a typed reason for every node on request. As plain data it is the
 document of :mod:`amp_tf.reporting.document`, of which text, page and notebook view are made.
 
-Hooks record each graph of a process here; the user and the line at exit read it. Counts cover all
+Hooks record each graph of a process here; the user and the summary line read it. Counts cover all
 graphs. Reasons for every node are kept only for the last graphs, limited by their number of nodes:
 a program that retraces without end must not fill the memory with reports.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import difflib
 import functools
 import json
 import math
@@ -21,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from amp_tf.errors import ConfigError
-from amp_tf.graph.names import closest_layers, matcher
+from amp_tf.graph.names import closest, closest_layers, matcher
 from amp_tf.painting.reasons import Code, Reason
 from amp_tf.precision import Precision
 from amp_tf.reporting import document, files
@@ -48,7 +47,7 @@ class Nodes(list[NodeReport]):
         function: str | None = None,
         layer: str | None = None,
     ) -> Nodes:
-        """The nodes that match all given arguments.
+        """Returns the nodes that match all given arguments.
 
         Args:
             op: the op, such as ``"MatMul"``.
@@ -122,7 +121,7 @@ def _is_in_layer(layer: Any, whole: Nodes) -> _Test:
 def _unknown(
     argument: str, asked: str, known: Sequence[str], close: Sequence[str] = ()
 ) -> ConfigError:
-    close = close or difflib.get_close_matches(asked, known, n=3, cutoff=0.5) or known[:3]
+    close = close or closest(asked, known) or known[:3]
     return ConfigError(
         f"there is no {argument} {asked!r}",
         where=f"Nodes.where({argument})",
@@ -157,7 +156,7 @@ class Totals:
     fused: int = 0
 
     def __str__(self) -> str:
-        """Such as ``4 graphs, 120 of 560 nodes converted to bfloat16 (97.2 % of …), 9 casts``."""
+        """Says ``4 graphs, 120 of 560 nodes converted to bfloat16 (97.2 % of …), 9 casts``."""
         graphs = plural(sum(self.graphs.values()), "graph")
         text = f"{graphs}, {self.converted:,} of {plural(self.total, 'node')} converted"
         if self.precisions:
@@ -172,7 +171,7 @@ class Totals:
         return tuple(sorted(name for name, is_matched in self.patterns.items() if not is_matched))
 
     def plus(self, graph: GraphReport) -> Totals:
-        """The totals with one more graph."""
+        """Returns the totals with one more graph."""
         graphs = {**self.graphs, graph.way: self.graphs.get(graph.way, 0) + 1}
         precisions = self.precisions
         if graph.converted and graph.precision and graph.precision not in precisions:
@@ -288,7 +287,7 @@ class RewriteReport:
         return report_by_layer(self.graphs)
 
     def __str__(self) -> str:
-        """The nodes that were converted, by op, and those left in float32, by reason."""
+        """Lists the nodes that were converted, by op, and those left in float32, by reason."""
         summary = self.summary
         if not summary:
             summary = str(self._totals)
@@ -302,12 +301,12 @@ class RewriteReport:
         return text
 
     def to_dict(self, *, seconds: float = math.inf) -> Row:
-        """The report as plain data, for JSON; ``schema_version`` is the version of its form.
+        """Returns the report as plain data, for JSON; ``schema_version`` is that of its form.
 
         Args:
             seconds: the time in which blockers may be tried.
         """
-        found: Row = {
+        plain: Row = {
             "schema": files.KIND,
             "schema_version": files.SCHEMA_VERSION,
             "converted": self.converted,
@@ -322,11 +321,11 @@ class RewriteReport:
             **document.describe(self.graphs, seconds=seconds),
         }
         if self.weights is not None:
-            found["weights"] = [variable.to_row() for variable in self.weights.variables]
-        return found
+            plain["weights"] = [variable.to_row() for variable in self.weights.variables]
+        return plain
 
     def to_json(self) -> str:
-        """The report as JSON; ``amp_tf/reporting/report-1.schema.json`` describes it."""
+        """Returns the report as JSON; ``amp_tf/reporting/report-1.schema.json`` describes it."""
         return json.dumps(self.to_dict())
 
     def save(self, path: AnyPath) -> None:
@@ -339,7 +338,7 @@ class RewriteReport:
         files.save([self.to_dict()], path)
 
     def _repr_html_(self) -> str:
-        """The view of a notebook: the page's figures, and the blockers."""
+        """Renders the view of a notebook: the page's figures, and the blockers."""
         return files.fragment(self.to_dict())
 
 
@@ -412,12 +411,12 @@ class Ledger:
         self._graphs = kept[::-1]
 
     def of_process(self) -> RewriteReport:
-        """The graphs that are kept, in the order in which they came."""
+        """Returns the graphs that are kept, in the order in which they came."""
         with self._lock:
             return RewriteReport(tuple(self._graphs))
 
     def totals(self) -> Totals:
-        """The counts of all graphs, including those whose reports were dropped."""
+        """Returns the counts of all graphs, including those whose reports were dropped."""
         with self._lock:
             return self._totals
 

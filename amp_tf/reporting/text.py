@@ -32,7 +32,7 @@ def why_no_node(reason: Reason) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 graph``, ``2,000 graphs``."""
+    """Counts things in words: ``1 graph``, ``2,000 graphs``."""
     if count == 1:
         return f"1 {noun}"
     return f"{count:,} {noun}s"
@@ -75,14 +75,14 @@ def render(summary: str, nodes: Sequence[NodeReport]) -> str:
 
 
 def _kind(node: NodeReport) -> str:
-    """The op of a node; for a fused product the op of the product."""
+    """Returns the op of a node; for a fused product the op of the product."""
     if node.op in SPLIT_PRODUCTS:
         return SPLIT_PRODUCTS[node.op].op
     return node.op
 
 
 def _group(nodes: Sequence[NodeReport]) -> str:
-    """Such as ``3 nodes (2 Mean, 1 Exp), such as 'loss': its op is on the deny list``."""
+    """Says ``3 nodes (2 Mean, 1 Exp), such as 'loss': its op is on the deny list``."""
     counts = collections.Counter(node.op for node in nodes)
     ops = [f"{count:,} {op}" for op, count in counts.most_common(_OPS_SHOWN)]
     if len(counts) > _OPS_SHOWN:
@@ -152,7 +152,7 @@ class Layers(list[LayerReport]):
     """A list of layers that prints as a table."""
 
     def __str__(self) -> str:
-        """A row for each layer, and a line for each reason beyond the first."""
+        """Renders a row for each layer, and a line for each reason beyond the first."""
         rows = [["layer", "16 bit", "float32", "work in 16 bit", "why float32"]]
         knows_work = False
         for layer in self:
@@ -222,7 +222,7 @@ def _layer(name: str, nodes: Sequence[_Counted]) -> LayerReport:
 
 
 def _order(layer: str) -> tuple[bool, list[tuple[int, str]]]:
-    """A sort key: block_2 comes before block_12, and what is in no layer last."""
+    """Returns a sort key: block_2 comes before block_12, and what is in no layer last."""
     parts = []
     for part in re.split(r"(\d+)", layer):
         if part.isdigit():

@@ -88,7 +88,7 @@ class Weights:
         return tuple(variable for variable in self.variables if variable.precision.is_f16)
 
     def __str__(self) -> str:
-        """Such as ``weights: 4 of 6 variables stored in bfloat16, 12.6 MB become 6.3``.
+        """Says ``weights: 4 of 6 variables stored in bfloat16, 12.6 MB become 6.3``.
 
         A line each says why the others are not.
         """

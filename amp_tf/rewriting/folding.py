@@ -1,10 +1,7 @@
-"""Moves scales and biases to places where TensorFlow's kernels compute them with the product.
+"""Folds the scales of batch normalization into the filters of convolutions, for inference.
 
 TensorFlow's remapper, which runs again after amp_tf, computes convolution, bias, a residual sum and
-the activation in one kernel, and a matrix product with the bias and the activation directly behind
-it.
-
-*Folding*, for inference. There Keras normalizes as ``y * s + b``, with vectors of one value a
+the activation in one kernel. There Keras normalizes as ``y * s + b``, with vectors of one value a
 channel: two passes over the activations in float32. If ``y`` is the result of a convolution and has
 no other reader, the scale is multiplied into the filter instead, ``conv(x, w) * s = conv(x, w *
 s)``, and the sum becomes a BiasAdd. The multiplication node itself moves: it scales the filter, in
@@ -24,31 +21,21 @@ remapper, when it runs again, fuses it with both and the activation.
 It is faster where two float32 passes over the result cost more than one over the filter; an unknown
 batch counts as one example. Refused: a filter that may be scaled already; a depthwise convolution
 with two sums behind its scale, for which TensorFlow's remapper makes a node without an op; NCHW.
-FusedBatchNormV3 of older Keras is left to the remapper.
+FusedBatchNormV3 of older Keras is left to the remapper. Filters are not scaled where variables will
+be stored in 16 bit, because a scaled filter is read in float32.
 
-*Lifting*. Keras 3 multiplies sequences as one large matrix, and adds the bias after reshaping the
-result. A reshaping that keeps the last dimension may change places with a bias along it: each value
-still gets the same bias. An activation moves with its bias, and so does an exact Gelu.
-
-    before:  MatMul → Reshape → BiasAdd → Relu → …
-    after:   MatMul → BiasAdd → Relu → Reshape → …
-
-Refused: a bias along another dimension; an unknown last dimension. A bias with other readers is
-lifted without its activation.
-
-Both are done only where amp_tf chooses the precision, in graphs and in the functions that they
-call, such as those of a SavedModel. They are not done for XLA, which fuses by itself. They are
-dropped where nothing becomes 16 bit; a second rewrite finds nothing to do. Filters are not scaled
-where variables will be stored in 16 bit, because a scaled filter is read in float32. A node that is
-fused in this way is free in the cost model and has the product's type. Both need shapes, and refuse
-products and reshapings with another reader, control edges, preserved nodes and nodes that the
-user's settings name.
+Folding and lifting (:mod:`amp_tf.rewriting.lifting`) are done only where amp_tf chooses the
+precision, in graphs and in the functions that they call, such as those of a SavedModel. They are
+not done for XLA, which fuses by itself. They are dropped where nothing becomes 16 bit; a second
+rewrite finds nothing to do. A node that is fused in this way is free in the cost model and has the
+product's type. Both need shapes, and refuse products and reshapings with another reader, control
+edges, preserved nodes and nodes that the user's settings name.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeGuard
 
@@ -61,10 +48,9 @@ from amp_tf.graph.sizes import SHAPES_ATTR, Shape, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.oplists.cost_tables import CostTable
-from amp_tf.oplists.fusions import MATRIX_ACTIVATIONS, SPLIT_PRODUCTS
+from amp_tf.oplists.fusions import SPLIT_PRODUCTS
 from amp_tf.oplists.kernels import has_channels_first
 from amp_tf.painting.eligibility import Folded
-from amp_tf.painting.remapper import find_gelus
 from amp_tf.rewriting.form import Form, NewNodes
 from amp_tf.rewriting.splitting import Part, parts_of, with_parts
 
@@ -129,14 +115,7 @@ def may_change(view: GraphView, kept: set[Node], *nodes: Node) -> bool:
     return kinds == {(datatypes.FLOAT, view.devices[nodes[0]])}
 
 
-def reshape(
-    view: GraphView,
-    new: NewNodes,
-    tensor: Tensor,
-    shape: Shape,
-    beside: Node,
-    model: Node | None = None,
-) -> Tensor:
+def _reshape(view: GraphView, new: NewNodes, tensor: Tensor, shape: Shape, beside: Node) -> Tensor:
     """Reshapes a float32 tensor in two new nodes: the shape, and the Reshape.
 
     Args:
@@ -145,11 +124,11 @@ def reshape(
         tensor: the tensor.
         shape: its new shape, of which one dimension may be -1, for what is left.
         beside: a node after which they are named, and on whose device they are.
-        model: a node whose result has as many elements.
     """
     stem = view.names[beside]
-    # The control input puts the constant into the loop in which the tensor may be.
-    after = () if table.LOOP_ENTRIES.isdisjoint(view.ops) else (tensor[0],)
+    after = []
+    if not table.LOOP_ENTRIES.isdisjoint(view.ops):
+        after.append(tensor[0])  # it puts the constant into the loop in which the tensor may be
     whole = attribute(type=datatypes.INT32)
     of_vector = {"dim": [{"size": len(shape)}]}
     value = {"dtype": datatypes.INT32, "tensor_shape": of_vector, "int_val": shape}
@@ -157,19 +136,21 @@ def reshape(
     size = new.add(f"{stem}-Shape", "Const", (), constant, beside=beside, after=after)
     types = {"T": attribute(type=datatypes.FLOAT), "Tshape": whole}
     inputs = [tensor, (size, 0)]
-    return new.add(stem, "Reshape", inputs, types, beside=beside, model=model), 0
+    return new.add(stem, "Reshape", inputs, types, beside=beside), 0
 
 
-def _then(
+def with_moves(
     form: Form,
     edits: Edits,
     models: Mapping[Node, Node],
     folded: Folded,
     new: Mapping[str, Node] = _NO_MODELS,
 ) -> Form:
-    """Returns the form with more edits.
+    """Returns the form with the edits of some moves, and the shapes of what they move.
 
     Args:
+        form: the form before.
+        edits: the edits of the moves.
         models: nodes that change, each with a node whose result has its new shape.
         folded: the nodes with another meaning.
         new: the names of new nodes, each with a node of its shape.
@@ -243,7 +224,7 @@ class _FoldSearch:
             models[scale] = self._view.inputs(product)[1][0]  # it has the filter's shape
         edits = Edits(biases, rewires=rewires, new=tuple(new))
         folded = Folded(frozenset(self._scales.values()))
-        return _then(self._form, edits, models, folded, self._new.models)
+        return with_moves(self._form, edits, models, folded, self._new.models)
 
     def _value_of(self, node: Node) -> Node:
         """Returns the node that will have a node's present value after the moves."""
@@ -261,9 +242,7 @@ class _FoldSearch:
         scale = view.only_reader(top)
         if scale is None or view.ops[scale] != "Mul":
             return
-        if scale in self._scales.values():
-            # it multiplies the results of two convolutions, and scales the filter of the other
-            # already
+        if scale in self._scales.values():  # it multiplies the results of two convolutions
             return
         if not may_change(view, self._untouchable, product, top, scale):
             return
@@ -276,7 +255,7 @@ class _FoldSearch:
         if table.SCALABLE[view.ops[product]]:
             if self._has_sum_too_many(scale, has_bias=top != product):
                 return
-            factor = reshape(view, self._new, vector, filter_shape[2:], scale)
+            factor = _reshape(view, self._new, vector, filter_shape[2:], scale)
         self._instead[scale] = top
         self._inputs[scale, position] = view.inputs(product)[1]
         self._values[scale, 1 - position] = factor
@@ -298,7 +277,7 @@ class _FoldSearch:
         kernel = view.inputs(product)[1]
         result = self._shape(product, 0)
         filter_shape = self._shape(*kernel)
-        if not _is_known(result, 4) or not _is_known(filter_shape, 4):
+        if not _is_known(result) or not _is_known(filter_shape):
             return None
         # A bias is scaled and joined with the other one, so then both have one dimension.
         has_bias = top != product
@@ -310,7 +289,7 @@ class _FoldSearch:
             return None
         if has_channels_first(view.protos[product].attr):
             return None
-        if not _pays(result, filter_shape, self._form.job.resolution.costs):
+        if not _is_faster(result, filter_shape, self._form.job.resolution.costs):
             return None
         return filter_shape
 
@@ -420,9 +399,9 @@ class _FoldSearch:
         return shape_of(self._form.shapes, self._view.names[node], port)
 
 
-def _is_known(shape: Shape | None, rank: int) -> TypeGuard[Shape]:
-    """Tells whether a shape has this rank and known sizes; the first may be unknown."""
-    return shape is not None and len(shape) == rank and all(size >= 0 for size in shape[1:])
+def _is_known(shape: Shape | None) -> TypeGuard[Shape]:
+    """Tells whether a shape has four dimensions of known size; the first may be unknown."""
+    return shape is not None and len(shape) == 4 and all(size >= 0 for size in shape[1:])
 
 
 def _is_channel_vector(shape: Shape | None, result: Shape | None, rank: int = 0) -> bool:
@@ -435,72 +414,20 @@ def _is_channel_vector(shape: Shape | None, result: Shape | None, rank: int = 0)
         result: the shape of the convolution's result.
         rank: the rank that it must have; any where it is 0.
     """
-    if shape is None or not _is_known(result, 4) or not 1 <= len(shape) <= 4:
+    if shape is None or not _is_known(result) or not 1 <= len(shape) <= 4:
         return False
     if rank and len(shape) != rank:
         return False
     return shape[-1] == result[-1] and set(shape[:-1]) <= {1}
 
 
-def _pays(result: Shape, filter_shape: Shape, costs: CostTable) -> bool:
+def _is_faster(result: Shape, filter_shape: Shape, costs: CostTable) -> bool:
     """Tells whether two passes over the result take longer than one over the filter.
 
-    An unknown batch counts as one example; if folding pays for one, it pays for every batch.
+    An unknown batch counts as one example; if folding is faster for one, it is for every batch.
     """
     if filter_shape[0] < 0:
         return False
     elements = float(np.prod([max(result[0], 1), *result[1:]]))
     saved = sum(costs.of_op(op, elements)[0] for op in table.FOLDED_AWAY)
     return saved > costs.of_op("Mul", float(np.prod(filter_shape)))[0]
-
-
-def lift(form: Form) -> Form:
-    """Lifts each bias if that is correct."""
-    view = form.view
-    reshaped = list(_find_reshaped(view))
-    if not reshaped:
-        return form
-    kept = kept_nodes(form)
-    gelus = {gelu.biased: gelu.nodes for gelu in find_gelus(view)}
-    rewires = []
-    models: dict[Node, Node] = {}
-    for product, reshaping, bias in reshaped:
-        before = shape_of(form.shapes, view.names[product])
-        after = shape_of(form.shapes, view.names[reshaping])
-        if not before or not after or before[-1] != after[-1] or before[-1] <= 0:
-            continue
-        if view.only_reader(product) is None or view.only_reader(reshaping) is None:
-            continue
-        if not may_change(view, kept, product, reshaping, bias):
-            continue
-        if has_channels_first(view.protos[bias].attr):
-            continue
-        # The activation behind the bias moves with it.
-        readers = view.readers(bias)
-        activation = gelus.get(bias, [])
-        if len(readers) == 1 and view.ops[readers[0][0]] in MATRIX_ACTIVATIONS:
-            activation = [readers[0][0]]
-        if not kept.isdisjoint(activation):
-            activation = []
-        lifted = [bias, *activation]
-        rewires.append(Rewire(bias, 0, product, 0))
-        rewires.append(Rewire(reshaping, 0, lifted[-1], 0))
-        for node, position in view.readers(lifted[-1]):
-            rewires.append(Rewire(node, position, reshaping, 0))
-        models.update(dict.fromkeys(lifted, product))
-    folded = dataclasses.replace(form.folded, lifted=frozenset(models))
-    return _then(form, Edits(rewires=tuple(rewires)), models, folded)
-
-
-def _find_reshaped(view: GraphView) -> Iterator[tuple[Node, Node, Node]]:
-    """Finds the matrix products whose results are reshaped and get a bias.
-
-    Yields each product, its reshaping, and the BiasAdd.
-    """
-    for bias in view.nodes_with(table.BIASES):
-        reshaping, _ = view.inputs(bias)[0]
-        if view.ops[reshaping] not in table.RESHAPING:
-            continue
-        product, _ = view.inputs(reshaping)[0]
-        if view.ops[product] in table.MATRIX_PRODUCT:
-            yield product, reshaping, bias

@@ -1,59 +1,31 @@
-"""Forms: graphs with edits that are decided but not written; and the job that they share.
-
-The edits for a painting are planned here, too: new types, successors of ops, and casts where
-precisions meet.
-"""
+"""Forms: graphs with edits that are decided but not written; and the job that they share."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
 from amp_tf.config import AmpConfig
-from amp_tf.graph import datatypes
-from amp_tf.graph.attributes import ROUNDED_ATTR
-from amp_tf.graph.datatypes import Indices, Mask, Node, Unit, indices
-from amp_tf.graph.edits import (
-    NO_EDITS,
-    Edits,
-    NewNode,
-    Reader,
-    Reop,
-    Rewire,
-    Tensor,
-    attribute,
-    having,
-)
+from amp_tf.graph.datatypes import Node, Unit
+from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Tensor, having
 from amp_tf.graph.inference import BatchShapes
-from amp_tf.graph.names import CAST_SUFFIX, FreshNames, missing_node
+from amp_tf.graph.names import FreshNames, missing_node
 from amp_tf.graph.sizes import KnownShapes, Shapes
 from amp_tf.graph.templates import Templates, find_loop_bodies
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import ALLOW, SUCCESSOR_OPS, SUCCESSORS
+from amp_tf.oplists.table import ALLOW, SUCCESSORS
 from amp_tf.oplists.targets import Resolution
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded, Obstacles, find_obstacles
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.paint import NO_CHANGE, Change, paint
 from amp_tf.painting.reasons import Rule
-from amp_tf.precision import Precision
 
 _ATTEMPTS = 3  # paintings of a pass, until all its candidates become 16 bit
 
-_CAST_NAMES = {
-    Precision.FLOAT16.data_type: "CastToFp16",
-    Precision.BFLOAT16.data_type: "CastToBf16",
-    Precision.FLOAT32.data_type: "CastToFp32",
-}
-
-T = TypeVar("T")
-#: A tensor, its types on the way through casts, and the nodes that the casts wait for.
-_CastKey = tuple[Tensor, tuple[int, ...], tuple[Node, ...]]
+_Candidates = TypeVar("_Candidates")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +98,16 @@ class Job:
         If the user names a precision, TensorFlow's choice counts.
         """
         return self.resolution.uses_cost_model
+
+    @property
+    def lifts(self) -> bool:
+        """True if TensorFlow's remapper fuses products; it does not run in XLA's programs."""
+        return self.chooses and not self.is_compiled
+
+    @property
+    def folds(self) -> bool:
+        """True if filters may be scaled; those that will be stored in 16 bit may not."""
+        return self.lifts and not self.resolution.stores_weights
 
     @property
     def saves_memory(self) -> bool:
@@ -225,7 +207,12 @@ class Form:
             shapes = KnownShapes.of(shapes, self.view.names).filled()
         return dataclasses.replace(self, job=job, shapes=shapes)
 
-    def settled(self, wanted: T, make: Callable[[T], Form], kept: Callable[[Form, T], T]) -> Form:
+    def settled(
+        self,
+        wanted: _Candidates,
+        make: Callable[[_Candidates], Form],
+        kept: Callable[[Form, _Candidates], _Candidates],
+    ) -> Form:
         """Returns the form after a pass for just the candidates that it makes 16 bit.
 
         The pass runs for all candidates, then for those that the painting kept, until it keeps all.
@@ -343,129 +330,12 @@ class Pass(NamedTuple):
 
     Attributes:
         name: the name by which tests leave it out.
-        is_needed: tells whether a job needs it, such as ``converts`` or ``chooses``.
+        needed_if: the property of a :class:`Job` that is true if it needs the pass.
         run: returns the form after the pass; the same form if it has nothing to do.
         changes_functions: whether it runs on the bodies of functions as well.
     """
 
     name: str
-    is_needed: Callable[[Job], bool]
+    needed_if: str
     run: Callable[[Form], Form]
     changes_functions: bool = False
-
-
-def plan_edits(painting: Painting) -> Edits:
-    """Plans the edits that give the painted graph its mixed-precision form.
-
-    An output port that some reader needs in the other precision gets one Cast, shared by all those
-    readers and placed on the port's device. New nodes are casts alone. A product that is rounded
-    keeps its types and gets a mark.
-    """
-    if painting.precision is None or not painting.converted:
-        return NO_EDITS
-    view = painting.view
-    f16 = painting.precision.data_type
-    is_rounded = painting.rounded_units()
-    rewires: list[Rewire] = []
-    casts = []
-    planned = plan_casts(view, painting.dtypes_after(), is_rounded)
-    for number, (cast, readers) in enumerate(planned, view.node_count):
-        casts.append(cast)
-        rewires += [Rewire(*reader, number, 0) for reader in readers]
-    reops = _plan_successors(painting)
-    for unit in indices(is_rounded):
-        node = view.unit_nodes[unit]
-        mark = {ROUNDED_ATTR: attribute(type=f16)}
-        reops.setdefault(node, Reop(node, view.ops[node], mark))
-    converted = np.asarray(painting.converted, np.int32)
-    return Edits(
-        reops=tuple(reops.values()),
-        retypes=(view.retyped(converted[~is_rounded[converted]], f16),),
-        rewires=tuple(rewires),
-        new=tuple(casts),
-    )
-
-
-def _plan_successors(painting: Painting) -> dict[Node, Reop]:
-    """Replaces the ops of converted nodes that were read as their successor by this successor."""
-    view = painting.view
-    found = {}
-    for node in painting.converted_nodes():
-        signature = view.signatures[node]
-        if signature.op not in SUCCESSOR_OPS:
-            continue
-        proto = view.protos[node]
-        if proto.op == signature.op:
-            continue
-        added = {}
-        for slot in signature.slots:
-            if slot.attr and slot.attr not in proto.attr:
-                added[slot.attr] = attribute(type=datatypes.FLOAT)
-        found[node] = Reop(node, signature.op, added)
-    return found
-
-
-def cast_sources(casts: Edits, node_count: int) -> dict[Node, Tensor]:
-    """Returns the tensor of the graph that each new cast gives in another type.
-
-    Args:
-        casts: the planned edits.
-        node_count: the number of nodes of the graph; casts are numbered from there.
-    """
-    found: dict[Node, Tensor] = {}
-    for number, cast in enumerate(casts.new, node_count):
-        source = cast.inputs[0]
-        found[number] = found.get(source[0], source)
-    return found
-
-
-def plan_casts(
-    view: GraphView, after: Indices, is_rounded: Mask
-) -> Iterator[tuple[NewNode, Sequence[Reader]]]:
-    """Plans the casts, each with all readers of its type.
-
-    A cast of a cast comes after its source. What reads a TF1 reference sees the variable as it is
-    then, so a cast of one waits for all that its reader waits for.
-
-    Args:
-        after: the type of each unit as it was painted.
-        is_rounded: the units that are painted 16 bit but keep a float32 kernel; their inputs and
-            results are rounded to 16 bit.
-    """
-    edges = view.edges
-    computed = np.where(is_rounded, datatypes.FLOAT, after)
-    has_casts = (after[edges.src_unit] != after[edges.dst_unit]) | is_rounded[edges.src_unit]
-    edges = edges.at(has_casts | is_rounded[edges.dst_unit])
-    # The types of a tensor on its way from the op that gives it to the one that reads it.
-    given = [computed[edges.src_unit], after[edges.src_unit]]
-    wanted = [after[edges.dst_unit], computed[edges.dst_unit]]
-    ways = list(map(tuple, np.stack([*given, *wanted], axis=1).tolist()))
-    types_of = {}
-    for way in {*ways}:
-        types_of[way] = tuple(data_type for data_type, _ in itertools.groupby(way))
-    ends = edges.rows("src_node", "src_port", "dst_node", "dst_position")
-    readers: dict[_CastKey, list[Reader]] = {}
-    for (node, port, reader, position), way in zip(ends, ways, strict=True):
-        types = types_of[way]
-        awaited = awaited_by_cast(view, node, reader)
-        of_cast: list[Reader] = []
-        for end in range(2, len(types) + 1):
-            of_cast = readers.setdefault(((node, port), types[:end], awaited), [])
-        of_cast.append((reader, position))
-    names = FreshNames(view.names if readers else (), CAST_SUFFIX)
-    number_of = {key: number for number, key in enumerate(readers, view.node_count)}
-    for tensor, types, awaited in readers:
-        source = tensor
-        if len(types) > 2:
-            source = (number_of[tensor, types[:-1], awaited], 0)
-        node, port = tensor
-        name = names.make(f"{view.names[node]}-{port}-{_CAST_NAMES[types[-1]]}")
-        cast = NewNode.cast(name, source, view.devices[node], of=types[-2], to=types[-1])
-        yield cast._replace(after=awaited), readers[tensor, types, awaited]
-
-
-def awaited_by_cast(view: GraphView, node: Node, reader: Node) -> tuple[Node, ...]:
-    """Returns the nodes that a cast between two nodes waits for."""
-    if view.signatures[node].has_refs:
-        return tuple(view.awaited(reader))
-    return ()

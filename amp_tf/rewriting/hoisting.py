@@ -50,9 +50,10 @@ from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import reach
 from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node
+from amp_tf.graph.edges import Adjacency
 from amp_tf.graph.edits import Reader, Rewire, Wait, attribute
 from amp_tf.graph.names import HOIST_SUFFIX
-from amp_tf.graph.view import Adjacency, GraphView
+from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.painting.work import Path, find_loops
 from amp_tf.rewriting.form import Form, NewNodes

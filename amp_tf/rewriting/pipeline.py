@@ -9,12 +9,11 @@ import functools
 import gc
 import importlib
 import itertools
-import operator
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from amp_tf.config import AmpConfig, check_config
-from amp_tf.errors import ConfigError, GraphError, RewriteError
+from amp_tf.config import AmpConfig
+from amp_tf.errors import GraphError, RewriteError
 from amp_tf.graph import editor, verify
 from amp_tf.graph.datatypes import Unit
 from amp_tf.graph.edits import Edits
@@ -22,23 +21,21 @@ from amp_tf.graph.inference import BatchShapes
 from amp_tf.graph.protos import parse_graph
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.sizes import Shapes
-from amp_tf.graph.templates import referenced
+from amp_tf.graph.templates import referenced, rename_functions
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import Resolution, resolve_target
 from amp_tf.reporting.figures import GraphReport
 from amp_tf.reporting.reports import RewriteReport
-from amp_tf.rewriting.form import Form, Job, Pass, plan_edits
+from amp_tf.rewriting.arguments import check_arguments, graph_def_of
+from amp_tf.rewriting.form import Form, Job, Pass
 from amp_tf.rewriting.holding import delay, make_late
+from amp_tf.rewriting.planning import plan_edits
 from amp_tf.rewriting.recording import Log, report_of
 from amp_tf.rewriting.sharing import find_narrow_units, part_lists, share_reads
 from amp_tf.rewriting.splitting import split, split_in_float32
-from amp_tf.values import check_batch, check_names
-
-_NO_HARDWARE = 'To convert for a GPU, or for any CPU, write amp_tf.AmpConfig(target="gpu") or "cpu"'
-_NO_LIBRARY = "Of a GraphDef that is graph_def.library; leave it out where no functions are called"
-_NO_SHAPES = "Leave it out: the nodes of as_graph_def(add_shapes=True) carry theirs"
+from amp_tf.values import check_batch
 
 
 def _run_late(module: str, name: str, form: Form) -> Form:
@@ -47,35 +44,20 @@ def _run_late(module: str, name: str, form: Form) -> Form:
     return found
 
 
-_converts = operator.attrgetter("converts")
-_chooses = operator.attrgetter("chooses")
-_saves_memory = operator.attrgetter("saves_memory")
-
-
-def _lifts(job: Job) -> bool:
-    """Tells whether TensorFlow's remapper fuses products; it does not run in XLA's programs."""
-    return job.chooses and not job.is_compiled
-
-
-def _folds(job: Job) -> bool:
-    """Tells whether filters may be scaled; those that will be stored in 16 bit may not."""
-    return _lifts(job) and not job.resolution.stores_weights
-
-
 #: The passes that change a graph before its types are decided, in order. Fused or shared nodes come
 #: apart, and nodes that can be computed together become neighbours.
 PREPARATIONS = (
-    Pass("split", _converts, split),
-    Pass("part lists", _converts, part_lists),
-    Pass("share reads", _converts, share_reads),
-    Pass("fold", _folds, functools.partial(_run_late, "folding", "fold"), changes_functions=True),
-    Pass("lift", _lifts, functools.partial(_run_late, "folding", "lift"), changes_functions=True),
-    Pass("delay", _saves_memory, delay),
+    Pass("split", "converts", split),
+    Pass("part lists", "converts", part_lists),
+    Pass("share reads", "converts", share_reads),
+    Pass("fold", "folds", functools.partial(_run_late, "folding", "fold"), changes_functions=True),
+    Pass("lift", "lifts", functools.partial(_run_late, "lifting", "lift"), changes_functions=True),
+    Pass("delay", "saves_memory", delay),
 )
 #: The passes that change a graph where a painting shows that it helps.
 CORRECTIONS = (
-    Pass("hoist", _chooses, functools.partial(_run_late, "hoisting", "hoist")),
-    Pass("split in float32", _converts, split_in_float32),
+    Pass("hoist", "chooses", functools.partial(_run_late, "hoisting", "hoist")),
+    Pass("split in float32", "converts", split_in_float32),
 )
 
 
@@ -177,7 +159,8 @@ def rewrite(
     graph, preserve = graph_def_of(graph, preserve)
     names = check_arguments(graph, config, preserve, hardware, library, shapes)
     sizes = check_batch(batch, where="rewrite(batch=…)")
-    config = AmpConfig.from_env() if config is None else config
+    if config is None:
+        config = AmpConfig.from_env()
     resolution = settle(config, hardware)
     resolution = dataclasses.replace(resolution, stores_weights=stores_weights)
 
@@ -226,15 +209,20 @@ def rewrite_program(
     with log.before([root, *functions]):
         job = Job.of(config, resolution, library, root=root, traced=traced, is_compiled=True)
         results = _rewrite_functions([root, *functions], job)
-    reports = [report for result in results for report in result.report.graphs]
+    reports: list[GraphReport] = []
+    for result in results:
+        reports += result.report.graphs
     log.write_after([result.graph for result in results], RewriteReport(tuple(reports)))
     return results
 
 
 def _rewrite_functions(functions: Sequence[Any], job: Job) -> list[RewriteResult]:
     """Rewrites the functions of a program, of which the first has callers outside of it."""
+    ops: set[str] = set()
+    for function in functions[1:]:
+        ops.update(node.op for node in function.node_def)
     narrow: Mapping[str, Sequence[Unit]] = {}
-    if any("TensorList" in node.op for function in functions[1:] for node in function.node_def):
+    if any("TensorList" in op for op in ops):
         paintings = {}
         for function in functions:
             view = read_function(function, job.templates)
@@ -249,7 +237,7 @@ def _rewrite_functions(functions: Sequence[Any], job: Job) -> list[RewriteResult
 
 
 def name_clones(
-    given: Sequence[Any], results: Sequence[RewriteResult], *, prefix: str = ""
+    originals: Sequence[Any], results: Sequence[RewriteResult], *, prefix: str = ""
 ) -> dict[str, Any]:
     """Clones the functions of a program that change, under new names.
 
@@ -258,8 +246,8 @@ def name_clones(
     clone.
 
     Args:
-        given: the functions, each after those that it calls; the last is the program, which keeps
-            its name.
+        originals: the functions, each after those that it calls; the last is the program, which
+            keeps its name.
         results: the result for each of them.
         prefix: begins the names of the clones.
 
@@ -268,7 +256,7 @@ def name_clones(
     """
     names: dict[str, str] = {}
     changed = {}
-    for original, result in zip(given, results, strict=True):
+    for original, result in zip(originals, results, strict=True):
         name = original.signature.name
         body = result.graph
         if not result.changed:
@@ -277,12 +265,10 @@ def name_clones(
                 continue
             body = copy.deepcopy(original)
         for node in body.node_def:
-            node.op = names.get(node.op, node.op)
-            for value in node.attr.values():
-                for function in [value.func] if value.HasField("func") else value.list.func:
-                    function.name = names.get(function.name, function.name)
-        if original is not given[-1]:
-            body.signature.name = names[name] = f"{prefix}{name}_amp_tf_{next(clone_numbers)}"
+            rename_functions(node, names)
+        if original is not originals[-1]:
+            names[name] = f"{prefix}{name}_amp_tf_{next(clone_numbers)}"
+            body.signature.name = names[name]
         changed[name] = body
     return changed
 
@@ -333,58 +319,61 @@ def _logged(
     return dataclasses.replace(result, log=log)
 
 
-def _result(given: Any, new: Any | None, reports: Iterable[GraphReport]) -> RewriteResult:
+def _result(original: Any, new: Any | None, reports: Iterable[GraphReport]) -> RewriteResult:
     """Makes the result of a graph; the new one is ``None`` where nothing changed."""
     report = RewriteReport(tuple(reports))
     if new is None:
-        return RewriteResult(given, report, changed=False)
+        return RewriteResult(original, report, changed=False)
     return RewriteResult(new, report, changed=True)
 
 
 def run_passes(form: Form, passes: Iterable[Pass]) -> Form:
     """Returns the form after some passes, as far as its job needs them."""
     for change in passes:
-        if change.is_needed(form.job) and (change.changes_functions or not form.view.function):
+        is_needed = getattr(form.job, change.needed_if)
+        if is_needed and (change.changes_functions or not form.view.function):
             form = change.run(form)
     return form
 
 
-def decide(given: Form) -> tuple[Form, Edits]:
+def decide(as_given: Form) -> tuple[Form, Edits]:
     """Prepares, paints and plans.
 
     Returns the painted form, and the edits of types and casts.
     """
-    form = run_passes(run_passes(given, PREPARATIONS), CORRECTIONS)
+    form = run_passes(run_passes(as_given, PREPARATIONS), CORRECTIONS)
     casts = plan_edits(form.painting)
     if not casts and form.edits:  # nothing becomes 16 bit, so the preparations are dropped
-        form = run_passes(given, CORRECTIONS)
+        form = run_passes(as_given, CORRECTIONS)
         casts = plan_edits(form.painting)
-    if casts and given.job.saves_memory and not given.view.function:
+    if casts and as_given.job.saves_memory and not as_given.view.function:
         casts = make_late(form, casts)
     return form, casts
 
 
-def _rewrite_nodes(given: Any, job: Job, shapes: Shapes | None) -> tuple[Any | None, GraphReport]:
+def _rewrite_nodes(
+    original: Any, job: Job, shapes: Shapes | None
+) -> tuple[Any | None, GraphReport]:
     """Reads, decides, applies and verifies.
 
     Returns the new GraphDef or FunctionDef, or ``None`` if no node changed, and its report.
     """
-    is_function = hasattr(given, "node_def")
+    is_function = hasattr(original, "node_def")
     read = read_function if is_function else read_graph
-    view = read(given, job.templates)
+    view = read(original, job.templates)
     as_given = job.form(view, shapes)
     form, casts = decide(as_given)
     if is_function:
-        report = report_of(form, casts, function=given)
+        report = report_of(form, casts, function=original)
     else:
-        report = report_of(form, casts, given=as_given)
+        report = report_of(form, casts, as_given=as_given)
     if not casts:
         return None, report
     edits = form.edits.then(casts)
     if is_function:
-        result = editor.apply_to_function(given, view, edits, form.view.signatures)
+        result = editor.apply_to_function(original, view, edits, form.view.signatures)
     else:
-        result = editor.apply_to_graph(given, view.names, edits)
+        result = editor.apply_to_graph(original, view.names, edits)
     _verify(view, result, form)
     return result, report
 
@@ -436,64 +425,3 @@ def _verify(before: GraphView, result: Any, form: Form) -> None:
                 "untouched"
             ),
         ) from cause
-
-
-def graph_def_of(graph: Any, preserve: Iterable[str]) -> tuple[Any, Iterable[str]]:
-    """Returns the GraphDef, with shapes, of a ``tf.Graph`` or concrete function; else the graph.
-
-    Returns the nodes to preserve, too: those that are given, and the inputs and outputs of a
-    concrete function.
-    """
-    if hasattr(graph, "as_graph_def"):
-        return graph.as_graph_def(add_shapes=True), preserve
-    if all(hasattr(graph, name) for name in ("graph", "inputs", "outputs", "structured_outputs")):
-        ends = [tensor.op.name for tensor in (*graph.inputs, *graph.outputs)]
-        given = [preserve] if isinstance(preserve, str) else preserve
-        return graph.graph.as_graph_def(add_shapes=True), [*given, *ends]
-    return graph, preserve
-
-
-def check_arguments(
-    graph: Any, config: Any, preserve: Iterable[str], hardware: Any, library: Any, shapes: Any
-) -> frozenset[str]:
-    """Returns the nodes to preserve.
-
-    Raises:
-        GraphError: it is not a graph.
-        ConfigError: an argument is of another kind, or ``preserve`` holds other things than names.
-    """
-    if not hasattr(graph, "node_def") and not hasattr(graph, "library"):
-        raise GraphError(
-            "expected a GraphDef, FunctionDef, tf.Graph or concrete function, got "
-            f"{type(graph).__name__}",
-            where="rewrite(graph)",
-            fix=(
-                "A tf.function gives one with get_concrete_function(…); convert_saved_model "
-                "converts models"
-            ),
-        )
-    if config is not None:
-        check_config(config, where="rewrite(config)")
-
-    is_hardware = isinstance(hardware, Hardware)
-    is_library = hasattr(library, "function")
-    has_shapes = hasattr(shapes, "output_shapes")
-    for name, value, is_right, wanted, fix in (
-        ("hardware", hardware, is_hardware, "an amp_tf.Hardware", _NO_HARDWARE),
-        ("library", library, is_library, "a FunctionDefLibrary", _NO_LIBRARY),
-        ("shapes", shapes, has_shapes, "an object with output_shapes(node)", _NO_SHAPES),
-    ):
-        if value is not None and not is_right:
-            what = f"expected {wanted}, got {value!r}"
-            raise ConfigError(what, where=f"rewrite({name}=…)", fix=fix)
-    where = "rewrite(preserve=…)"
-    names = check_names(preserve, where=where)
-    for name in names:
-        if ":" in name or name.startswith("^"):
-            fix = (
-                "Name nodes: 'logits' has the output 'logits:0'. A tensor's node is tensor.op.name"
-            )
-            raise ConfigError(
-                f"{name!r} is not a node name, so it would preserve nothing", where=where, fix=fix
-            )
-    return frozenset(names)

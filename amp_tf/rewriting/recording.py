@@ -31,7 +31,7 @@ from amp_tf.config import LIST_NAMES, AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.graph.edits import Edits
 from amp_tf.graph.names import CAST_SUFFIX, HOIST_SUFFIX
-from amp_tf.graph.protos import parse_graph
+from amp_tf.graph.protos import new_graph, parse_graph
 from amp_tf.graph.sizes import KnownShapes, Lifetimes, Shape, Shapes, read_shape, shape_of
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import PRODUCTS, READ_OPS
@@ -41,7 +41,8 @@ from amp_tf.painting.paint import Change
 from amp_tf.painting.reasons import Reason
 from amp_tf.reporting.figures import Basis, GraphReport, InsertedCast, Products, has_costs
 from amp_tf.reporting.reports import RewriteReport
-from amp_tf.rewriting.form import Form, Job, cast_sources
+from amp_tf.rewriting.form import Form, Job
+from amp_tf.rewriting.planning import cast_sources
 
 #: Begins the name of the log file that marks a graph which TensorFlow passed on twice.
 SECOND_VISIT = "second_visit_AutoMixedPrecision"
@@ -49,7 +50,7 @@ _numbers = itertools.count()
 
 
 def report_of(
-    form: Form, casts: Edits, function: Any = None, given: Form | None = None
+    form: Form, casts: Edits, function: Any = None, as_given: Form | None = None
 ) -> GraphReport:
     """Reports on a graph or a function.
 
@@ -57,12 +58,14 @@ def report_of(
         form: the graph as it was painted.
         casts: the edits that the painting asks for.
         function: the FunctionDef if a function is rewritten.
-        given: the graph as it was given, for its memory.
+        as_given: the graph as it was given, for its memory.
     """
     painting = form.painting
     view = form.view
     has_report = form.job.config.report_path
-    rule = painting.why_nothing
+    why_nothing = None
+    if painting.why_nothing is not None:
+        why_nothing = Reason(painting.why_nothing, detail=painting.detail)
     names: Sequence[str] = view.names
     if not has_report:  # the shapes of products and of their inputs are enough
         counted = view.nodes_with(PRODUCTS)
@@ -74,6 +77,9 @@ def report_of(
         body = [node.name for node in function.node_def]
         if not KnownShapes.of(form.shapes, body):
             shapes = shapes.and_also(_inferred(function, names, form.job))
+    basis = None
+    if has_report:
+        basis = _basis(form, casts, shapes, as_given)
     return GraphReport(
         function=view.function,
         way="offline",
@@ -82,15 +88,15 @@ def report_of(
         converted=len(painting.converted_nodes()),
         casts=len(casts.new),
         folded=len(form.folded.scales),
-        why_nothing=None if rule is None else Reason(rule, detail=painting.detail),
+        why_nothing=why_nothing,
         is_revisit=f"{CAST_SUFFIX}\n" in "\n".join([*view.names, ""]),
         painting=painting.detached(),
         products=Products.of(painting, shapes),
-        basis=_basis(form, casts, shapes, given) if has_report else None,
+        basis=basis,
     )
 
 
-def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) -> Basis:
+def _basis(form: Form, casts: Edits, shapes: KnownShapes, as_given: Form | None) -> Basis:
     """Returns the basis of a report's figures, which are computed when somebody asks for them."""
     view = form.view
     job = form.job
@@ -115,13 +121,13 @@ def _basis(form: Form, casts: Edits, shapes: KnownShapes, given: Form | None) ->
         return float(Lifetimes.of(view, shapes).bytes_over_time(view.dtypes).max(initial=0.0))
 
     peaks = None
-    if given:
+    if as_given:
         of_casts = {}
         for number, cast in enumerate(casts.new, view.node_count):
             source, port = sources[number]
             of_casts[cast.name] = [shape_of(shapes, view.names[source], port)]
         after = view.after(casts, job.templates)
-        peaks = peak(given.view, shapes), peak(after, shapes.and_also(of_casts))
+        peaks = peak(as_given.view, shapes), peak(after, shapes.and_also(of_casts))
     hoisted = 0
     for node in form.edits.new:
         hoisted += node.op in READ_OPS and node.name.endswith(HOIST_SUFFIX)
@@ -257,9 +263,7 @@ class Log:
 
     def _with_library(self, functions: Sequence[Any]) -> Any:
         """Makes a GraphDef of functions, with those of the library that are not among them."""
-        from tensorflow.core.framework.graph_pb2 import GraphDef
-
-        graph = GraphDef()
+        graph = new_graph()
         graph.library.function.extend(functions)
         names = {function.signature.name for function in functions}
         if self._library:

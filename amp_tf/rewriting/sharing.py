@@ -182,17 +182,19 @@ def find_narrow_units(paintings: Mapping[str, Painting], root: str) -> dict[str,
     return found
 
 
-def _largest(candidates: Mask, lists: Indices, needed: Indices, given: Mask | None = None) -> Mask:
-    """Returns the largest set of candidates that need only lists of the set, or given ones.
+def _largest(
+    candidates: Mask, lists: Indices, needed: Indices, allowed: Mask | None = None
+) -> Mask:
+    """Returns the largest set of candidates that need only lists of the set, or allowed ones.
 
     Args:
         candidates: the lists that may be in it.
         lists, needed: in parallel arrays, a list and another one that it needs.
-        given: lists that may be needed without being in the set.
+        allowed: lists that may be needed without being in the set.
     """
     found: Mask = candidates.copy()
     while True:
-        there = np.append(found if given is None else found | given, False)
+        there = np.append(found if allowed is None else found | allowed, False)
         fallen = lists[found[lists] & ~there[needed]]
         if not len(fallen):
             return found
@@ -268,10 +270,10 @@ class _ListSearch:
         callees = [self._bodies[name] for name in names if name in self._bodies]
         is_known = len(callees) == len(names)
         if is_known and (op in table.HANDING_OVER or op in self._bodies):
-            given = [body.start + unit for unit in body.view.input_units(node)]
+            arguments = [body.start + unit for unit in body.view.input_units(node)]
             results = [body.start + unit for unit in body.view.output_units(node)]
             for callee in callees:
-                handed = given[table.HANDING_OVER.get(op, 0) :]
+                handed = arguments[table.HANDING_OVER.get(op, 0) :]
                 self.links += zip(handed, callee.ends(ARG_OP), strict=False)
                 self.links += zip(results, callee.ends(RETVAL_OP), strict=False)
         elif op not in _PASSING:

@@ -18,16 +18,15 @@ from amp_tf.reporting.files import AnyPath
 from amp_tf.values import LAYER, NODE, file_of_patterns
 
 Patterns = tuple[str, ...]  #: of the setting ``keep_float32``
-DEFAULT = "keep.txt"  #: the file's name
 
 
 def layer_pattern(path: str) -> str:
-    """The pattern for a layer, by its path in Keras."""
+    """Returns the pattern for a layer, by its path in Keras."""
     return LAYER + "/".join(map(re.escape, path.split("/")))
 
 
 def scope_pattern(scope: str) -> str:
-    """The pattern for the nodes of a name scope that no layer in Keras opened.
+    """Returns the pattern for the nodes of a name scope that no layer in Keras opened.
 
     Without the ``$``, ``dense`` is also for ``dense_1``, which may be a second call of that layer.
     """
@@ -35,7 +34,7 @@ def scope_pattern(scope: str) -> str:
 
 
 def node_pattern(name: str) -> str:
-    """The pattern for one node."""
+    """Returns the pattern for one node."""
     return NODE + name
 
 
@@ -71,13 +70,13 @@ def write(
         files.write(path, "\n".join([*text, ""]))
 
 
-def is_written(path: AnyPath) -> str:
-    """Tells that a file of patterns is written, and how it is read."""
+def written_message(path: AnyPath) -> str:
+    """Says that a file of patterns is written, and how it is read."""
     reads = f"{variable_of('keep_float32')}={file_of_patterns(path)}"
     return f"{path} is written. {reads} reads it"
 
 
 def _comment(words: str) -> str:
-    """Words as one line: an error of TensorFlow has several, and colors."""
-    shown = "".join(letter if letter.isprintable() else " " for letter in words)
-    return f"# {' '.join(shown.split())}"
+    """Writes words as one line: an error of TensorFlow has several, and colors."""
+    words = re.sub(r"\s+", " ", words)
+    return f"# {''.join(filter(str.isprintable, words)).strip()}"

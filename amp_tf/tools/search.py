@@ -18,14 +18,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from amp_tf.graph.names import (
-    is_gradient,
-    is_within,
-    scope_of,
-    scopes,
-    whole_of,
-    without_calls,
-)
+from amp_tf.graph.layers import is_gradient, is_within, scope_of, scopes
+from amp_tf.graph.names import whole_of, without_calls
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.reporting.files import Document
 from amp_tf.tools.keeping import (
@@ -101,20 +95,20 @@ def find_smallest(ranked: Sequence[Item], suffices: Suffices) -> tuple[Items | N
         The set, ``None`` if none was found that is smaller than all items; and whether it is known
         that no item of the set can be left out.
     """
-    found: Items | None = None
+    smallest: Items | None = None
 
-    def asked(items: Items) -> bool:
-        nonlocal found
+    def try_items(items: Items) -> bool:
+        nonlocal smallest
         is_enough = suffices(items)
-        if is_enough and (found is None or _cost(items) <= _cost(found)):
-            found = items
+        if is_enough and (smallest is None or _cost(items) <= _cost(smallest)):
+            smallest = items
         return is_enough
 
     try:
-        items = reduce(_find_prefix(tuple(ranked), asked), asked, None)
-        return _divided(items, asked, _LEAST_SHARE * _operations(ranked)), True
+        items = reduce(_find_prefix(tuple(ranked), try_items), try_items, None)
+        return _divided(items, try_items, _LEAST_SHARE * _operations(ranked)), True
     except OutOfRunsError:
-        return found, False
+        return smallest, False
 
 
 def _find_prefix(ranked: Items, suffices: Suffices) -> Items:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from amp_tf.config import AmpConfig
+from amp_tf.errors import first_line
 
 WAYS = ("grappler", "xla")
 PRECISIONS = ("float32", "bfloat16", "float16")
@@ -15,6 +16,7 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 # type (2^-8, 2^-11), because two products and their inputs are rounded.
 TOLERANCES = {"float32": 0.0, "bfloat16": 2**-5, "float16": 2**-8}
 _WIDTH = 512
+_LONGEST = 200  # characters of an error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,19 +38,22 @@ def run_trials(devices: list[str]) -> list[Trial]:
     """
     from amp_tf.reporting import reports
 
-    trials = [trial for device in devices for way in WAYS for trial in _run_way(device, way)]
-    reports.reset()  # no line at exit for the graphs of the trials
+    trials: list[Trial] = []
+    for device in devices:
+        for way in WAYS:
+            trials += _run_way(device, way)
+    reports.reset()  # no summary line for the graphs of the trials
     return trials
 
 
 def _run_way(device: str, way: str) -> Iterator[Trial]:
+    """Runs every precision; float32, the first, gives the expected result."""
     expected = None
     for precision in PRECISIONS:
         try:
             result, converted = _run(device, way, precision)
         except Exception as problem:  # an error of TensorFlow or a driver is a finding
-            first_line = (str(problem).splitlines() or [""])[0][:200]
-            failure = f"{type(problem).__name__}: {first_line}"
+            failure = f"{type(problem).__name__}: {first_line(problem)[:_LONGEST]}"
             yield Trial(device, way, precision, failure=failure)
             continue
         if expected is None:
@@ -91,11 +96,14 @@ def _run(device: str, way: str, precision: Any) -> tuple[Any, int]:
 
 
 def _judge(precision: str, converted: int, error: float) -> str:
+    """Says what is wrong with a run; empty if it is as it should be."""
     if precision == "float32":
-        return "nodes were converted while amp_tf was off" if converted else ""
+        if converted:
+            return "nodes were converted while amp_tf was off"
+        return ""
     if converted == 0:
         return "nothing was converted"
-    if not error <= TOLERANCES[precision]:  # also where it is NaN
-        most = TOLERANCES[precision]
+    most = TOLERANCES[precision]
+    if not error <= most:  # also where it is NaN
         return f"the result differs from float32 by {error:.2g}, more than {most:.2g}"
     return ""

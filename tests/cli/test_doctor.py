@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from packaging import requirements
 
-from amp_tf.cli import doctor
-from amp_tf.cli.doctor import MachineFacts
+from amp_tf.cli import doctor, machine
+from amp_tf.cli.machine import Device, KerasFacts, MachineFacts
 from amp_tf.hooks import native
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.tools import trials
@@ -99,13 +99,13 @@ def test_names_a_backend_that_is_not_installed_a_pth_that_is_not_read_and_the_ki
 
 
 def test_an_installation_without_amp_tf_pth_is_no_fault(facts, tmp_path, monkeypatch):
-    assert not doctor.is_without_pth()
+    assert not machine.is_without_pth()
     info = tmp_path / "amp_tf-0.1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: amp-tf\nVersion: 0.1.0\n")
     (info / "RECORD").write_text("_amp_tf_start.py,,\namp_tf/__init__.py,,\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert doctor.is_without_pth()
+    assert machine.is_without_pth()
     without = dataclasses.replace(facts, autostart=False, is_without_pth=True)
     assert without.ways["amp_tf.pth"] == "left out"
     (issue,) = (issue for issue in doctor.find_issues(without) if "amp_tf.pth" in issue.what)
@@ -128,9 +128,9 @@ def facts():
     return MachineFacts(
         environ={},
         versions={"python": "3.11.7", "tensorflow": "2.21.0", "keras": "3.15.1", "tf_keras": ""},
-        devices=[{"name": "CPU:0", "description": "a CPU", "fast_in": []}],
+        devices=[Device("CPU:0", "a CPU")],
         hardware=Hardware(cpu_has_bf16=True),
-        keras={"backend": "tensorflow", "policy": "float32", "error": ""},
+        keras=KerasFacts("tensorflow", "float32"),
         autostart=True,
         plugins=[],
         trials=[],
@@ -139,21 +139,19 @@ def facts():
 
 PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 TWICE = {f"{PREFIX}ALLOWLIST_ADD": "Relu", f"{PREFIX}DENYLIST_ADD": "Relu"}
-GPU = {"description": "a GPU", "fast_in": []}
-WITHOUT_TF32 = {"name": "A100", "tf32": False, **GPU}
-BEFORE_TF32 = {"name": "V100", "tf32": None, **GPU}
-WITH_TF32 = {"name": "H100", "tf32": True, **GPU}
+WITHOUT_TF32 = Device("A100", "a GPU")
+WITH_TF32 = Device("H100", "a GPU", has_tf32=True)
 
 
 #: Words of a finding, a field of the machine's facts, what it has there, and what is said of it:
 #: whether it is a problem, what is wrong … what to do.
 CHECKS = [
     ("computed in TF32", "devices", [], ""),
-    ("computed in TF32", "devices", [BEFORE_TF32, WITHOUT_TF32], ""),
+    ("computed in TF32", "devices", [WITHOUT_TF32], ""),
     (
         "computed in TF32",
         "devices",
-        [BEFORE_TF32, WITH_TF32],
+        [WITHOUT_TF32, WITH_TF32],
         "note: H100: products that stay in float32 are computed in TF32 … "
         "enable_tensor_float_32_execution(False)",
     ),
@@ -189,7 +187,7 @@ CHECKS = [
     (
         "Keras computes with",
         "keras",
-        {"backend": "jax", "policy": "float32", "error": ""},
+        KerasFacts("jax", "float32"),
         "problem: … KERAS_BACKEND=tensorflow",
     ),
     (
@@ -258,10 +256,10 @@ def test_what_a_sitecustomize_prints_does_not_hide_amp_tf_pth(tmp_path):
     prints = "import sys; sys.stdout.buffer.write(b'welcome to the cluster \\xff\\n')"
     (tmp_path / "sitecustomize.py").write_text(prints)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(OWN)}
-    assert doctor._reads_pth(environ)
-    assert doctor._reads_pth({**environ, "PYTHONPATH": str(tmp_path)})
+    assert machine.reads_pth(environ)
+    assert machine.reads_pth({**environ, "PYTHONPATH": str(tmp_path)})
     (tmp_path / "sitecustomize.py").write_text("import os; os._exit(0)")
-    assert not doctor._reads_pth({**environ, "PYTHONPATH": str(tmp_path)})
+    assert not machine.reads_pth({**environ, "PYTHONPATH": str(tmp_path)})
 
 
 @pytest.mark.parametrize(

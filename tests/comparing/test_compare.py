@@ -13,7 +13,7 @@ import tensorflow as tf
 import amp_tf
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.tools.comparing.steps import flat_step
-from amp_tf.tools.comparing.verdicts import figure
+from amp_tf.tools.comparing.verdicts import error_text
 from tests.comparing.planted import PLANTED, normal
 
 BF16 = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
@@ -51,8 +51,8 @@ def test_a_healthy_model_is_healthy_four_times_of_four(seed, config):
     assert {output.kind for output in found.outputs} == {"loss", "gradient", "result"}
     assert f"healthy in {config.precision}" in str(found).splitlines()[0]
     told = (
-        f"closest to its limit is the {worst.title}: its error is {figure(worst.error)}, a ratio "
-        f"of {worst.ratio:.2g}; above 4 it would be wrong."
+        f"closest to its limit is the {worst.title}: its error is {error_text(worst.error)}, "
+        f"a ratio of {worst.ratio:.2g}; above 4 it would be wrong."
     )
     assert told in str(found)
 
@@ -255,7 +255,7 @@ def test_an_output_of_which_float32_has_no_digits_is_told_and_is_not_the_closest
     )
     healthy = dataclasses.replace(found, outputs=(blind, clear), findings=(), patterns=())
     assert str(healthy).splitlines()[1:3] == [
-        "The output closest to its limit is the result: its error is 7.00%, a ratio of 1.2; above "
+        "The output closest to its limit is the result: its error is 7.00 %, a ratio of 1.2; above "
         "4 it would be wrong.",
         "1 output could only be checked for inf and nan: float32 itself does not get two digits "
         "of them right.",

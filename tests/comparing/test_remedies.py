@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.graph.names import KerasLayer, recorded
+from amp_tf.graph.layers import KerasLayer, recorded
 from amp_tf.hooks import layer_paths
 from amp_tf.tools.comparing.findings import places_of
 from amp_tf.tools.search import reduce
@@ -49,7 +49,7 @@ def test_what_goes_wrong_in_another_batch_than_the_one_that_is_judged_is_found_t
     """One batch is judged and looked at; the other has an overflow of its own."""
     batches = [(1e5 * X, X), (X, 1e5 * X[::-1])]
     found = amp_tf.compare(_two_products, batches, CONFIG)
-    assert found.mends
+    assert found.has_fix
     assert sorted(finding.node for finding in found.findings) == ["one/first", "two/second"]
     assert not any("third" in pattern for pattern in found.patterns)
     assert (found.products, found.products_kept) == (3, 2)
@@ -72,7 +72,7 @@ def test_what_goes_wrong_inside_of_a_loop_which_is_not_looked_at_is_mended_by_it
 
     found = amp_tf.compare(looping, [X], CONFIG)
     assert not found.is_healthy
-    assert found.mends
+    assert found.has_fix
     assert (found.products, found.products_kept) == (3, 2)
 
 
@@ -85,7 +85,7 @@ def test_nodes_of_few_layers_are_kept_by_the_names_of_these_where_that_is_health
             model, [(x[start : start + 64], y[start : start + 64]) for start in (0, 64)], CONFIG
         )
     recorded.forget()
-    assert found.mends
+    assert found.has_fix
     assert set(found.patterns) <= {"layer:houses/features", "layer:houses/hidden"}
     assert len(found.findings) > len(found.patterns)
 

@@ -86,7 +86,7 @@ def test_an_infinity_that_a_minimum_hides_is_named_though_all_is_healthy():
     found = compare(step, batches(), FLOAT16)
     assert found.is_healthy
     told = (
-        "100% of the numbers of large (MatMul) are inf or nan in float16 alone; no output shows it"
+        "100 % of the numbers of large (MatMul) are inf or nan in float16 alone; no output shows it"
     )
     assert found.notes[0] == told
 
@@ -125,7 +125,7 @@ def test_the_planted_error_comes_first_and_the_line_mends_it(name, precision):
     assert not found.is_healthy
     first = found.findings[0]
     assert (first.node, first.kind) == (planted.node, planted.kind)
-    assert found.mends
+    assert found.has_fix
     text = str(found)
     assert f"1. {planted.kind}: {planted.node} (" in text
     assert f" products in float32):\n  {found.line}" in text

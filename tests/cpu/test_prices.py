@@ -182,7 +182,8 @@ LOOP = """
 def without_cpu(monkeypatch):
     """Nothing that only auto on CPUs needs can be imported, whatever was before."""
     monkeypatch.delattr(amp_tf, "cpu", raising=False)
-    needed = ("amp_tf.cpu", "amp_tf.rewriting.folding", "amp_tf.rewriting.hoisting")
+    rewriting = [f"amp_tf.rewriting.{name}" for name in ("folding", "hoisting", "lifting")]
+    needed = ("amp_tf.cpu", *rewriting)
     for name in [*sys.modules, *needed]:
         if name.startswith(needed):
             monkeypatch.setitem(sys.modules, name, None)

@@ -12,7 +12,8 @@ import keras
 import pytest
 import tensorflow as tf
 
-from amp_tf.graph.names import matcher, path_of, recorded
+from amp_tf.graph.layers import path_of, recorded
+from amp_tf.graph.names import matcher
 from amp_tf.hooks import layer_paths, state
 from tests.hooks import installing, running
 from tests.small_graphs import all_nodes

@@ -467,5 +467,7 @@ def test_the_command_replaces_a_model_stores_its_weights_and_checks_it_against_w
     *_, title, line = out.splitlines()
     assert title == "check:"
     share = off / np.abs(expected).max()
-    assert line.startswith(f"  output_0: error at most {off:.3g}, {share:.2%} of the largest value")
+    assert line.startswith(
+        f"  output_0: error at most {off:.3g}, {100 * share:.2f} % of the largest value"
+    )
     assert line.endswith(" on average")

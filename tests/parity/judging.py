@@ -17,7 +17,7 @@ from tensorflow.core.framework import node_def_pb2
 from amp_tf.config import LIST_NAMES
 from amp_tf.oplists import kernels
 from amp_tf.oplists.table import CPU, CUDA, ROWS
-from amp_tf.rewriting import form, pipeline
+from amp_tf.rewriting import pipeline, planning
 from tests.left_out import differing, without
 from tests.oracle import (
     DT_FLOAT,
@@ -102,7 +102,7 @@ def undone():
         stack.enter_context(without(differing()))
         stack.enter_context(mock.patch.object(pipeline, "PREPARATIONS", undifferent))
         # TensorFlow's cast of a reference waits for nothing, and all readers share it.
-        stack.enter_context(mock.patch.object(form, "awaited_by_cast", return_value=()))
+        stack.enter_context(mock.patch.object(planning, "awaited_by_cast", return_value=()))
         yield
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import amp_tf
 from amp_tf.errors import ConfigError
-from amp_tf.graph.names import KerasLayer, recorded
+from amp_tf.graph.layers import KerasLayer, recorded
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import files
 from amp_tf.reporting.reports import RewriteReport

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import amp_tf
-from amp_tf.graph.names import recorded
+from amp_tf.graph.layers import recorded
 from amp_tf.hooks import state as process_state
 from amp_tf.hooks import switch
 from tests.rewriting.test_pipeline import CHAIN, FUNCTION, GOLDEN, rewrite

@@ -29,7 +29,7 @@ def run(ms, peak_mib=100.0):
 )
 def test_the_verdict_is_in_words(ratios, words):
     verdict = Verdict.of(ratios)
-    assert verdict.told("CPU").startswith(words)
+    assert verdict.in_words("CPU").startswith(words)
     assert verdict.is_known is not words.startswith("too noisy")
 
 

@@ -45,7 +45,7 @@ def test_what_the_comparison_finds_is_kept_and_no_more(tmp_path):
     assert told[:2] == ["run 1 of at most 40: float32", ""]
     assert re.search(r", \d+ s a run, at most \d+ s left$", told[-2])
     assert found.patterns == ("layer:m/e/dense$",)
-    assert found.proof == "without any one of them it does not suffice"
+    assert found.proof == "none of them can be left out"
     assert program.runs == found.runs <= 9
     assert found.why == {"layer:m/e/dense$": "rounding at m/e/dense/MatMul: it is rounded"}
     assert found.mixed == 0.4
@@ -60,24 +60,24 @@ def test_a_model_that_is_good_in_mixed_precision_needs_four_runs_and_nothing_in_
     assert program.runs == 4
     assert str(found) == (
         "accuracy: 0.9 and 0.9 in float32, good is at least 0.89\n"
-        "Nothing has to stay in float32: accuracy 0.9, 100.0% of matmul and convolution work in "
+        "Nothing has to stay in float32: accuracy 0.9, 100 % of matmul and convolution work in "
         "16 bit (4 runs).\n"
         "What was tried:\n"
         "   16 bit     accuracy       step  in float32\n"
-        "   100.0%          0.9    10.0 ms  nothing"
+        "    100 %          0.9    10.0 ms  nothing"
     )
 
 
 def test_patterns_of_the_settings_are_in_every_run_and_in_the_file(tmp_path):
-    given = ("layer:m/a/dense$",)
+    from_settings = ("layer:m/a/dense$",)
     program = Weak(PATHS, ("m/a/dense/MatMul", "m/e/dense/MatMul"), findings("m/e/dense/MatMul"))
     told = []
-    found = tuned(program, tmp_path, given=given, tell=told.append)
-    assert found.patterns == (*given, "layer:m/e/dense$")
+    found = tuned(program, tmp_path, from_settings=from_settings, tell=told.append)
+    assert found.patterns == (*from_settings, "layer:m/e/dense$")
     assert "run 4 of at most 40: nothing else in float32: accuracy 0.4" in told[4]
     shown = str(found)
     assert "2 layers or nodes stay in float32: accuracy 0.9" in shown
-    why = f"the settings keep {given[0]}; without any one of the others it does not suffice"
+    why = f"the settings keep {from_settings[0]}; none of the others can be left out"
     assert f"; {why}):\n" in shown
     assert shown.splitlines()[-1].endswith(f"  {', '.join(found.patterns)}")
     file = tmp_path / "keep.txt"
@@ -88,12 +88,12 @@ def test_patterns_of_the_settings_are_in_every_run_and_in_the_file(tmp_path):
 
 
 def test_patterns_of_the_settings_that_suffice_are_the_result(tmp_path):
-    given = ("layer:m/a/dense$",)
-    found = tuned(Weak(PATHS, ("m/a/dense/MatMul",)), tmp_path, given=given)
-    assert found.patterns == given
+    from_settings = ("layer:m/a/dense$",)
+    found = tuned(Weak(PATHS, ("m/a/dense/MatMul",)), tmp_path, from_settings=from_settings)
+    assert found.patterns == from_settings
     assert found.runs == 4
-    assert "1 layer or node stays in float32: accuracy 0.9, 87.5% of matmul" in str(found)
-    assert f"(4 runs; the settings keep {given[0]}):" in str(found)
+    assert "1 layer or node stays in float32: accuracy 0.9, 87.5 % of matmul" in str(found)
+    assert f"(4 runs; the settings keep {from_settings[0]}):" in str(found)
 
 
 def test_an_interrupted_tuning_goes_on_where_it_was(tmp_path):
@@ -183,7 +183,7 @@ def test_a_file_says_what_was_measured_and_when_and_is_read_as_it_was_written(tm
         == f"""\
 # amp-tf tune: float16 on GPU, TensorFlow 2.20.0, DATE
 # accuracy: 0.9 and 0.9 in float32, 0.4 with nothing in float32, 0.9 with what is below
-# good is at least 0.89; {found.runs} runs; without any one of them it does not suffice
+# good is at least 0.89; {found.runs} runs; none of them can be left out
 # Read with AMP_TF_KEEP_FLOAT32=@keep.txt
 
 # rounding at m/e/dense/MatMul: it is rounded

@@ -25,6 +25,7 @@ from amp_tf.oplists.cost_tables import (
 from amp_tf.tools.calibrating import elements, products
 from amp_tf.tools.calibrating.elements import Op, Tensors
 from amp_tf.tools.calibrating.products import Shape
+from amp_tf.tools.progress import Progress
 
 Times = Sequence[float]
 _REPEATS = 3  # the least calls of a case
@@ -67,15 +68,13 @@ class _Case:
     typical: Callable[[Times], float] = statistics.median
 
 
-def measure(
-    shipped: CostTable, source: str, seconds: float, progress: Callable[[int, int, str], None]
-) -> CostTable:
+def measure(shipped: CostTable, source: str, seconds: float, progress: Progress) -> CostTable:
     """Times products, other ops and casts in float32 and bfloat16, and makes the table of them.
 
     Every case gets its share of the time that is left and runs at least three times in each type,
     so that on a slow machine it may take longer. TensorFlow's graph optimizers are off meanwhile.
     If the times do not decide, the figures of the ``shipped`` table count. ``progress`` is called
-    before each case with its number, the number of cases, and its name.
+    before each case.
     """
     begin = time.monotonic()
     taken: dict[Any, Pair] = {}
@@ -84,7 +83,7 @@ def measure(
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     try:
         for number, case in enumerate(cases):
-            progress(number, len(cases), case.key[0])
+            progress(f"{100 * number // len(cases):3} %  {case.key[0]}")
             now = time.monotonic()
             until = now + max(0.0, begin + seconds - now) / (len(cases) - number)
             float32, f16 = take_times(case.run, case.inputs(), case.runs, until)
@@ -96,15 +95,8 @@ def measure(
 
 
 def _cases() -> Iterator[_Case]:
-    random = np.random.default_rng(0)
-    for product in products.all_products():
-
-        def inputs(product: products.Product = product) -> Tensors:
-            normal = functools.partial(random.standard_normal, dtype=np.float32)
-            return list(map(tf.constant, map(normal, product.shapes)))
-
-        run = run_many(product.run, product.runs)
-        yield _Case((product.op, product), run, inputs, product.runs, typical=min)
+    """Yields the cases: products, then at each size the other ops, empty calls and casts."""
+    yield from map(_product_case, products.all_products())
     for shape in elements.SHAPES:
         data = elements.data_of(shape)
         all_stacks = {1}
@@ -121,6 +113,18 @@ def _cases() -> Iterator[_Case]:
 
 def _first(*inputs: Any) -> Any:
     return inputs[0]
+
+
+def _product_case(product: products.Product) -> _Case:
+    """Makes the case of a product of normal random numbers."""
+
+    def inputs() -> Tensors:
+        random = np.random.default_rng(0)
+        arrays = [random.standard_normal(shape, np.float32) for shape in product.shapes]
+        return list(map(tf.constant, arrays))
+
+    run = run_many(product.run, product.runs)
+    return _Case((product.op, product), run, inputs, product.runs, typical=min)
 
 
 def _element_case(name: str, op: Op, inputs: Tensors, stacks: int, shape: Shape) -> _Case:

@@ -43,16 +43,16 @@ _OF_TWO = """Add AddV2 EluGrad FloorDiv Greater LeakyReluGrad Maximum Minimum Mu
     ReluGrad SeluGrad SigmoidGrad SoftplusGrad SoftsignGrad SquaredDifference Sub TanhGrad"""
 
 
-def raw_op(op: str, **given: Any) -> Op:
+def raw_op(op: str, **fixed: Any) -> Op:
     """Returns an op as a function of its inputs.
 
-    The function does not take the inputs that ``given`` holds beside attributes.
+    The function does not take the inputs that ``fixed`` holds beside attributes.
     """
     definition = op_def_registry.get(op)
-    inputs = [each.name for each in definition.input_arg if each.name not in given]
+    inputs = [each.name for each in definition.input_arg if each.name not in fixed]
 
     def run(*tensors: Any) -> Any:
-        results = getattr(tf.raw_ops, op)(**dict(zip(inputs, tensors, strict=False)), **given)
+        results = getattr(tf.raw_ops, op)(**dict(zip(inputs, tensors, strict=False)), **fixed)
         if len(definition.output_arg) > 1 or isinstance(results, list):
             return results[0]
         return results
@@ -148,9 +148,9 @@ def ops_on(data: Any) -> Mapping[str, tuple[Op, Tensors]]:
         ("TopKV2", [data], {"k": 4}),
         ("Transpose", [data], {"perm": [0, 2, 1, 3]}),
     ]
-    for names, tensors, given in kinds:
+    for names, tensors, attributes in kinds:
         for name in names.split():
-            ops[name] = (raw_op(name, **given), tensors)
+            ops[name] = (raw_op(name, **attributes), tensors)
     for name in ("AddV2", "Mul", "Sub"):
         ops[f"{name}{BROADCAST}"] = (raw_op(name, y=values), [data])
     return ops

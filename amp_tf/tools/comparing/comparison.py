@@ -15,7 +15,7 @@ from amp_tf.reporting.text import plural
 from amp_tf.tools import keeping, some
 from amp_tf.tools.comparing.findings import Finding
 from amp_tf.tools.comparing.nodes import NodeError
-from amp_tf.tools.comparing.verdicts import LIMIT, Output, are_good, figure, roundoff
+from amp_tf.tools.comparing.verdicts import LIMIT, Output, are_good, error_text, roundoff
 from amp_tf.tools.keeping import Patterns
 
 _SHOWN = 5
@@ -35,8 +35,8 @@ class Comparison:
     nodes: tuple[NodeError, ...]  #: the nodes that were measured, sources before their readers
     #: where it goes wrong, the largest errors first; empty if the model is healthy
     findings: tuple[Finding, ...] = ()
-    #: for ``AmpConfig.keep_float32``: with these all outputs are good on all batches, which was
-    #: tried; those of the settings come first; none where nothing does that
+    #: for ``AmpConfig.keep_float32``, those of the settings first: with these all outputs were good
+    #: on all batches; empty if no such patterns were found
     patterns: Patterns = ()
     products: int = 0  #: matrix products and convolutions in 16 bit, from which the speed comes
     products_kept: int = 0  #: how many of them would stay in float32 with the patterns
@@ -51,20 +51,15 @@ class Comparison:
         return are_good(self.outputs)
 
     @property
-    def mends(self) -> bool:
+    def has_fix(self) -> bool:
         """Tells whether patterns were found that fix all outputs."""
         return bool(self.patterns) and not self.is_healthy
 
     @property
     def worst(self) -> NodeError | None:
         """The node with the largest local error; ``None`` where none was measured."""
-        worst: NodeError | None = None
-        largest = -1.0
-        for node in self.nodes:
-            if node.has_truth and node.local is not None and node.local > largest:
-                worst = node
-                largest = node.local
-        return worst
+        measured = [node for node in self.nodes if node.has_truth and node.local is not None]
+        return max(measured, key=lambda node: node.local or 0.0, default=None)
 
     @property
     def line(self) -> str:
@@ -79,7 +74,7 @@ class Comparison:
     @property
     def worth(self) -> str:
         """The use and the price of the line, as text; empty where there is no line."""
-        if not self.mends:
+        if not self.has_fix:
             return ""
         price = f"{self.products_kept} of {self.products} products in float32"
         if self.products_kept == self.products:
@@ -87,7 +82,7 @@ class Comparison:
         return f"fixes all outputs; {price}"
 
     def to_plain(self) -> Row:
-        """The comparison as plain data, for another process of the same amp_tf."""
+        """Returns the comparison as plain data, for another process of the same amp_tf."""
         return dataclasses.asdict(self) | {"precision": self.precision.value}
 
     @classmethod
@@ -101,7 +96,7 @@ class Comparison:
         return cls(**parts)
 
     def write(self, path: AnyPath) -> None:
-        """Writes the patterns to a file, with comments on what was compared; see :attr:`mends`.
+        """Writes the patterns to a file, with comments on what was compared; see :attr:`has_fix`.
 
         Raises:
             FileError: it cannot be written.
@@ -111,8 +106,7 @@ class Comparison:
             verdict = "healthy, so nothing has to stay in float32"
             if self.patterns:
                 verdict = "healthy with what is below in float32, as it was compared"
-        batches = _batches_text(self.batches, self.loss_scale)
-        compared = f"amp-tf compare: {self.name} in {self.precision.value}; {batches}"
+        compared = f"amp-tf compare: {self.name} in {self.precision.value}; {self._setting}"
         keeping.write(path, self.patterns, [compared, verdict], self.why(self.patterns))
 
     def why(self, patterns: Iterable[str]) -> dict[str, str]:
@@ -131,12 +125,11 @@ class Comparison:
         verdict = "healthy"
         if bad:
             verdict = f"{len(bad)} of {len(self.outputs)} outputs go wrong"
-        counts = f"{self.converted} of {self.total} nodes in 16 bit"
-        batches = _batches_text(self.batches, self.loss_scale)
+        counts = f"{self.converted} of {self.total} nodes in 16 bit; {self._setting}"
         lines = []
         if self.headline:
             lines.append(self.headline)
-        lines.append(f"{self.name}: {verdict} in {self.precision.value} ({counts}; {batches})")
+        lines.append(f"{self.name}: {verdict} in {self.precision.value} ({counts})")
         if bad:
             lines += self._table(bad)
             lines += self._places()
@@ -146,8 +139,18 @@ class Comparison:
         lines += [f"Note: {note}" for note in self.notes]
         return "\n".join(lines)
 
+    @property
+    def _setting(self) -> str:
+        """Such as ``3 batches, loss scale 2^15``."""
+        batches = "1 batch"
+        if self.batches > 1:
+            batches = f"{self.batches} batches"
+        if self.loss_scale == 1:
+            return batches
+        return f"{batches}, loss scale 2^{round(math.log2(self.loss_scale))}"
+
     def _margins(self) -> list[str]:
-        """How near the outputs of a healthy model are to what would be wrong."""
+        """Tells how near the outputs of a healthy model are to what would be wrong."""
         lines = []
         if self.patterns:
             lines.append(f"It was compared with {some(self.patterns)} in float32.")
@@ -156,7 +159,7 @@ class Comparison:
             nearest = max(judged, key=lambda output: (output.ratio, output.error))
             lines.append(
                 f"The output closest to its limit is the {nearest.title}: its error is "
-                f"{figure(nearest.error)}, a ratio of {nearest.ratio:.2g}; above {LIMIT:g} it "
+                f"{error_text(nearest.error)}, a ratio of {nearest.ratio:.2g}; above {LIMIT:g} it "
                 "would be wrong."
             )
         if blind := len(self.outputs) - len(judged):
@@ -165,34 +168,34 @@ class Comparison:
                 "does not get two digits of them right."
             )
         if worst := self.worst:
-            unit = figure(roundoff(self.precision))
+            unit = error_text(roundoff(self.precision))
             lines.append(
                 f"The node with the largest error of its own is {worst.name} ({worst.op}): "
-                f"{figure(worst.local or 0.0)}, where one rounding is at most {unit}."
+                f"{error_text(worst.local or 0.0)}, where one rounding is at most {unit}."
             )
         return lines
 
     def _table(self, bad: list[Output]) -> list[str]:
-        """The outputs that go wrong, the worst first."""
+        """Lists the outputs that go wrong, the worst first."""
         lines = ["", f"{'error':>9} {'products':>9} {'noise':>9} {'ratio':>7}  output"]
         bad = sorted(bad, key=lambda output: -output.ratio)
         for output in bad[:_SHOWN]:
-            errors = f"{figure(output.error):>9} {figure(output.ideal):>9}"
-            noise = f"{figure(output.noise):>9}"
+            errors = f"{error_text(output.error):>9} {error_text(output.ideal):>9}"
+            noise = f"{error_text(output.noise):>9}"
             lines.append(f"{errors} {noise} {output.ratio:7.3g}  {output.title}")
         if len(bad) > _SHOWN:
             lines.append(f"{'':39}and {len(bad) - _SHOWN} more")
         return lines
 
     def _places(self) -> list[str]:
-        """The places where errors arise."""
+        """Lists the places where errors arise."""
         lines = []
         for number, finding in enumerate(self.findings[:_SHOWN], 1):
             op = finding.op
             if finding.layer:
                 op += f", layer {finding.layer}"
-            alone = figure(finding.local_error)
-            in_run = figure(finding.accumulated_error)
+            alone = error_text(finding.local_error)
+            in_run = error_text(finding.accumulated_error)
             lines += [
                 "",
                 f"{number}. {finding.kind}: {finding.node} ({op})",
@@ -204,21 +207,13 @@ class Comparison:
         return lines
 
     def _advice(self) -> list[str]:
-        """The setting to write; nothing where something else has to be done first."""
+        """Names the setting to write, unless something else has to be done first."""
         if self.headline:
             return []
-        if self.mends:
+        if self.has_fix:
             return ["", f"What to write ({self.worth}):", f"  {self.line}"]
         if self.is_cut:
             return ["", "It was interrupted before a setting was found that fixes it."]
         name = self.precision.value
         outputs = f"some outputs stay wrong even with every {name} node in float32"
         return ["", f"No setting fixes it: {outputs}."]
-
-
-def _batches_text(count: int, loss_scale: float) -> str:
-    """Such as ``3 batches, loss scale 2^15``."""
-    batches = f"{count} batch{'es' * (count > 1)}"
-    if loss_scale == 1:
-        return batches
-    return f"{batches}, loss scale 2^{round(math.log2(loss_scale))}"

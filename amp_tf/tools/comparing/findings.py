@@ -10,9 +10,9 @@ join it, layer by layer. A sufficient set is reduced (:mod:`amp_tf.tools.search`
 on the watched batches, it is tried on all batches before it is believed. The suspects that are left
 in it are the findings.
 
-The sufficient set that people are told is the one with the shortest text: one layer, name scope or
-loss, where that suffices and takes hardly more of the products' work out of 16 bit than the reduced
-set.
+The sufficient set that is reported is the one with the shortest text: one layer, name scope or
+loss, where that suffices and takes at most 2 % more of the products' work out of 16 bit than the
+reduced set.
 """
 
 from __future__ import annotations
@@ -21,30 +21,24 @@ import collections
 import dataclasses
 import re
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Any, Literal
 
 from amp_tf.config import AmpConfig
-from amp_tf.graph.names import (
-    find_followers,
-    path_of,
-    pattern_for,
-    scopes,
-    without_calls,
-)
+from amp_tf.graph.layers import path_of, scopes
+from amp_tf.graph.names import find_followers, pattern_for, without_calls
 from amp_tf.oplists.table import HANDING_ON
 from amp_tf.precision import Precision
+from amp_tf.reporting.figures import percent
 from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.tools import some
+from amp_tf.tools.comparing.flattening import Names
 from amp_tf.tools.comparing.nodes import NodeError
 from amp_tf.tools.comparing.verdicts import Output, are_good, roundoff
 from amp_tf.tools.comparing.work import OutputMeasurement, Work, Yardstick
 from amp_tf.tools.keeping import Patterns, any_matcher, layer_pattern
 from amp_tf.tools.search import reduce
 
-OVERFLOW = "overflow"
-UNDERFLOW = "underflow"
-CANCELLATION = "cancellation"
-ROUNDING = "rounding"
+Fault = Literal["overflow", "underflow", "cancellation", "rounding"]
 UNDERFLOWN = 0.1  #: share of the numbers; fewer do no harm
 SUSPICIOUS = 4.0  #: times the roundoff; a product in a healthy model adds about one
 _MOST = 8  # suspects
@@ -67,9 +61,7 @@ class Finding:
     node: str  #: where
     op: str  #: of the node
     layer: str  #: the path of its layer in Keras, also of a gradient; empty where none is recorded
-    #: ``"overflow"``, ``"underflow"``, ``"cancellation"`` (one rounding of its inputs, which is
-    #: large beside its result) or ``"rounding"``
-    kind: Annotated[str, (OVERFLOW, UNDERFLOW, CANCELLATION, ROUNDING)]
+    kind: Fault  #: a cancellation is one rounding of its inputs that is large beside its result
     why: str  #: what goes wrong, for people
     local_error: float  #: relative L2 error that it adds on exact inputs
     accumulated_error: float  #: its result's error in the run
@@ -78,33 +70,7 @@ class Finding:
 def describe(node: NodeError, precision: Precision) -> Finding:
     """Returns the finding at a node with a local error."""
     assert node.local is not None
-    roundings = SUSPICIOUS * roundoff(precision)
-    inputs = f"its inputs, up to {node.largest_input:.3g}, are rounded"
-    if node.rounded:
-        inputs += f" ({some(node.rounded)})"
-    if node.nonfinite_alone:
-        kind = OVERFLOW
-        why = (
-            f"{100 * node.nonfinite_alone:.3g}% of its result is inf or nan; its numbers reach "
-            f"{max(node.largest, node.largest_input):.3g}, "
-            f"{precision.value} ends at {precision.max_finite:.5g}"
-        )
-    elif node.underflow > UNDERFLOWN:
-        kind = UNDERFLOW
-        why = (
-            f"{node.underflow:.0%} of its result becomes zero; its numbers reach "
-            f"{node.largest:.1g}, {precision.value} begins at {precision.smallest:.1g}. Where it "
-            "is a gradient, scale the loss (LossScaler)"
-        )
-    elif roundings < node.local and node.local * node.largest <= roundings * node.largest_input:
-        kind = CANCELLATION
-        why = f"{inputs}, and they cancel: its result is at most {node.largest:.3g}"
-    elif node.rounded:
-        kind = ROUNDING
-        why = f"{inputs}, and its result is up to {node.largest:.3g}"
-    else:
-        kind = ROUNDING
-        why = f"its result, up to {node.largest:.3g}, is rounded"
+    kind, why = _diagnose(node, node.local, precision)
     return Finding(
         node.name,
         node.op,
@@ -114,6 +80,34 @@ def describe(node: NodeError, precision: Precision) -> Finding:
         local_error=node.local,
         accumulated_error=node.accumulated,
     )
+
+
+def _diagnose(node: NodeError, local: float, precision: Precision) -> tuple[Fault, str]:
+    """Returns what goes wrong at a node by itself, also in words."""
+    if node.nonfinite_alone:
+        return "overflow", (
+            f"{percent(node.nonfinite_alone)} of its result is inf or nan; its numbers reach "
+            f"{max(node.largest, node.largest_input):.3g}, "
+            f"{precision.value} ends at {precision.max_finite:.5g}"
+        )
+    if node.underflow > UNDERFLOWN:
+        return "underflow", (
+            f"{percent(node.underflow)} of its result becomes zero; its numbers reach "
+            f"{node.largest:.1g}, {precision.value} begins at {precision.smallest:.1g}. Where it "
+            "is a gradient, scale the loss (LossScaler)"
+        )
+    inputs = f"its inputs, up to {node.largest_input:.3g}, are rounded"
+    if node.rounded:
+        inputs += f" ({some(node.rounded)})"
+    roundings = SUSPICIOUS * roundoff(precision)
+    if roundings < local and local * node.largest <= roundings * node.largest_input:
+        return (
+            "cancellation",
+            f"{inputs}, and they cancel: its result is at most {node.largest:.3g}",
+        )
+    if node.rounded:
+        return "rounding", f"{inputs}, and its result is up to {node.largest:.3g}"
+    return "rounding", f"its result, up to {node.largest:.3g}, is rounded"
 
 
 class Search:
@@ -147,13 +141,13 @@ class Search:
                 known.append(node)
                 if node.local > limit:
                     bad.append(node)
-        chosen: dict[Patterns, NodeError] = {}
+        chosen: dict[Names, NodeError] = {}
         fused: set[str] = set()
         for node in sorted(bad or known, key=_severity):
-            own = _own(node)
-            if own and not fused.issuperset(own):
-                chosen.setdefault(own, node)
-                for name in own:
+            kept = _nodes_to_keep(node)
+            if kept and not fused.issuperset(kept):
+                chosen.setdefault(kept, node)
+                for name in kept:
                     fused.update(self._followers.get(name, ()))
         return list(chosen.values())[:_MOST]
 
@@ -177,7 +171,7 @@ class Search:
         """Returns the patterns that keep some nodes in float32, each with the first such node."""
         causes: Causes = {}
         for node in suspects:
-            for name in _own(node):
+            for name in _nodes_to_keep(node):
                 causes.setdefault(pattern_for(name, self._followers), node)
         return causes
 
@@ -318,12 +312,9 @@ def _layers_of(nodes: Iterable[NodeError | None]) -> Patterns:
     """Returns the patterns of the layers of some nodes; none where a layer is not recorded."""
     layers: dict[str, None] = {}
     for node in nodes:
-        path = ""
-        if node is not None:
-            path = path_of(node.name)
-        if not path:
+        if node is None or not path_of(node.name):
             return ()
-        layers[layer_pattern(path)] = None
+        layers[layer_pattern(path_of(node.name))] = None
     return tuple(layers)
 
 
@@ -345,14 +336,14 @@ def places_of(node: str) -> list[str]:
 
 
 def _severity(node: NodeError) -> tuple[float, bool]:
-    """A key that sorts the largest local errors first, in a stable sort.
+    """Returns a key that sorts the largest local errors first, in a stable sort.
 
     Ops that only pass values on come after their readers, because a reader in float32 fixes both.
     """
     return -(node.local or 0.0), node.op in HANDING_ON
 
 
-def _own(node: NodeError) -> Patterns:
+def _nodes_to_keep(node: NodeError) -> Names:
     """Returns the nodes to keep in float32 so that nothing is lost at a node.
 
     They are the node itself, or the sources of its 16-bit inputs.

@@ -22,14 +22,15 @@ import copy
 import dataclasses
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from amp_tf.config import AmpConfig
 from amp_tf.errors import GraphError
 from amp_tf.graph.attributes import ARG_OP, USER_NAME
-from amp_tf.graph.names import CAST_SUFFIX
+from amp_tf.graph.names import CAST_SUFFIX, node_of
+from amp_tf.graph.protos import new_graph
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.sizes import NO_SHAPES, KnownShapes, Shapes, read_shape
 from amp_tf.oplists.hardware import Hardware
@@ -43,14 +44,26 @@ OWN_SCOPE = "amp_tf_compare"  #: the name scope of the nodes that are added to t
 _COMPILED = "_XlaMustCompile"
 _KEPT_FUNCTIONS = (_COMPILED, "_noinline", "api_implements")  # attributes that prevent inlining
 _LEFT_OUT = (  # fields of RewriterConfig
-    *("remapping", "layout_optimizer", "scoped_allocator_optimization", "use_plugin_optimizers"),
-    *(f"auto_mixed_precision{device}" for device in ("", "_cpu", "_mkl", "_onednn_bfloat16")),
+    "remapping",
+    "layout_optimizer",
+    "scoped_allocator_optimization",
+    "use_plugin_optimizers",
+    "auto_mixed_precision",
+    "auto_mixed_precision_cpu",
+    "auto_mixed_precision_mkl",
+    "auto_mixed_precision_onednn_bfloat16",
 )
 _SEEDS = ("seed", "seed2")
 Names = tuple[str, ...]  #: of nodes or tensors
 Batch = tuple[np.ndarray, ...]  #: what to feed for each argument
-Titles = Sequence[tuple[str, str]]  #: kind and name of each output
 _Thing = TypeVar("_Thing", bound=Hashable)
+
+
+class Title(NamedTuple):
+    """The kind and the name of an output, for people."""
+
+    kind: str  #: such as :data:`LOSS`
+    name: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +88,8 @@ class FlatStep:
     #: placeholders of variables' handles, or the variables' nodes
     variables: Mapping[str, Variable]
     results: Names  #: names of the tensors that the step returns
-    #: for each floating-point result its kind, its name for people, and its tensor's name
-    outputs: tuple[tuple[str, str, str], ...]
+    #: the title of each floating-point result, and the name of its tensor
+    outputs: tuple[tuple[Title, str], ...]
     effects: Names  #: names of the nodes that must run too, such as updates of variables
     #: whether it, or parts of it, are for XLA; then it is not optimized by TensorFlow before
     is_compiled: bool
@@ -87,16 +100,13 @@ class FlatStep:
     returns: tuple[int, ...] = ()
 
     def rewritten(self, config: AmpConfig, hardware: Hardware | None) -> RewriteResult:
-        """The step as amp_tf rewrites it.
+        """Returns the step as amp_tf rewrites it.
 
         A function of the program's has arguments and results, as TensorFlow passes it to
         optimizers: a result may come back as an argument of the next call, as running sums do.
         Captured tensors are not arguments.
         """
-        from tensorflow.core.framework import graph_pb2
-
-        shown = graph_pb2.GraphDef()
-        shown.CopyFrom(self.graph)
+        shown = copy.deepcopy(self.graph)
         arguments = [*self.captures]
         if self.returns:
             arguments = [*self.feeds, *self.captures, *self.variables]
@@ -112,17 +122,19 @@ class FlatStep:
         results = map(node_of, self.results)
         ends = [*self.feeds, *self.captures, *self.variables, *results, *self.effects]
         result = rewrite(shown, config, preserve=ends, hardware=hardware, shapes=self.shapes)
-        graph = graph_pb2.GraphDef(library=result.graph.library, versions=result.graph.versions)
-        graph.node.extend(node for node in self.graph.node if node.name in numbers)
+        # The arguments are the step's own again, and results are no nodes.
+        nodes = [node for node in self.graph.node if node.name in numbers]
         for node in result.graph.node:
             if node.op != RETVAL_OP and node.name not in numbers:
-                graph.node.append(node)
+                nodes.append(node)
+        whole = result.graph
+        graph = new_graph(node=nodes, library=whole.library, versions=whole.versions)
         return dataclasses.replace(result, graph=graph)
 
 
 def flatten(
     function: Any,
-    names: Titles,
+    titles: Sequence[Title],
     batches: tuple[Batch, ...],
     *,
     is_scaled: bool,
@@ -130,7 +142,7 @@ def flatten(
 ) -> FlatStep:
     """Inlines the functions that a concrete function calls.
 
-    ``names`` are the kind and name of each of its results.
+    ``titles`` are those of its results, in order.
 
     A GraphError where it captures something else than variables and tensors, such as a table, or
     was rewritten before.
@@ -139,15 +151,15 @@ def flatten(
     effects = tuple(operation.name for operation in function.graph.control_outputs)
     ends = [tensor.name for tensor in (*function.inputs, *function.outputs)]
     graph = function.graph.as_graph_def()
-    given = _take_arguments(graph, function.inputs)
+    placeholders = _take_arguments(graph, function.inputs)
     flat, shapes, is_compiled = flatten_graph(graph, [*ends, *effects], is_compiled=is_compiled)
     for node in flat.node:
-        if node.name in given:
-            node.CopyFrom(given[node.name])
+        if node.name in placeholders:
+            node.CopyFrom(placeholders[node.name])
     outputs = []
-    for (kind, name), tensor in zip(names, function.outputs, strict=True):
+    for title, tensor in zip(titles, function.outputs, strict=True):
         if tensor.dtype.is_floating:
-            outputs.append((kind, name, tensor.name))
+            outputs.append((title, tensor.name))
     returns: tuple[int, ...] = ()
     if not is_scaled:
         returns = tuple(tensor.dtype.as_datatype_enum for tensor in function.outputs)
@@ -174,7 +186,7 @@ def _captured(function: Any) -> tuple[dict[str, np.ndarray], dict[str, Variable]
 
     names = {}
     for variable in function.graph.variables:
-        names[id(variable.handle)] = variable.name.partition(":")[0]
+        names[id(variable.handle)] = node_of(variable.name)
     captures: dict[str, np.ndarray] = {}
     variables: dict[str, Variable] = {}
     for outer, inner in function.graph.captures:
@@ -254,7 +266,7 @@ def flatten_graph(
         one_round.memory_optimization = kinds.NO_MEM_OPT
         flat = _optimized(flat, ends, one_round)
     # Plugins get such shapes from Grappler; attributes with shapes do not survive its passes.
-    inferred = Item(_wanting(flat, ends)).GetOpProperties()
+    inferred = Item(_meta_graph_of(flat, ends)).GetOpProperties()
     shapes = {}
     for name, ports in inferred.items():
         shapes[name] = [read_shape(port.shape) for port in ports]
@@ -265,6 +277,7 @@ def flatten_graph(
 
 
 def _optimized(graph: Any, ends: list[str], options: Any) -> Any:
+    """Runs TensorFlow's graph optimizers on a GraphDef."""
     from tensorflow.core.protobuf import config_pb2
     from tensorflow.python.grappler import (
         tf_optimizer,
@@ -272,11 +285,11 @@ def _optimized(graph: Any, ends: list[str], options: Any) -> Any:
 
     config = config_pb2.ConfigProto()
     config.graph_options.rewrite_options.CopyFrom(options)
-    return tf_optimizer.OptimizeGraph(config, _wanting(graph, ends), verbose=False)
+    return tf_optimizer.OptimizeGraph(config, _meta_graph_of(graph, ends), verbose=False)
 
 
-def _wanting(graph: Any, ends: list[str]) -> Any:
-    """The graph with its outputs named, as Grappler takes it."""
+def _meta_graph_of(graph: Any, ends: list[str]) -> Any:
+    """Returns the MetaGraphDef of a graph, with its outputs named as Grappler expects."""
     from tensorflow.core.protobuf import meta_graph_pb2
 
     meta_graph = meta_graph_pb2.MetaGraphDef(graph_def=graph)
@@ -305,10 +318,10 @@ def _take_arguments(graph: Any, inputs: Any) -> dict[str, Any]:
     from tensorflow.python.ops.handle_data_util import get_resource_handle_data
 
     nodes = {node.name: node for node in graph.node}
-    given = {}
+    placeholders = {}
     for tensor in inputs:
         node = nodes[tensor.op.name]
-        given[node.name] = copy.deepcopy(node)
+        placeholders[node.name] = copy.deepcopy(node)
         handle = get_resource_handle_data(tensor) if tensor.dtype.name == "resource" else None
         if handle is not None:
             _make(node, ARG_OP, tensor.dtype.as_datatype_enum, 0)
@@ -320,10 +333,11 @@ def _take_arguments(graph: Any, inputs: Any) -> dict[str, Any]:
             node.attr.clear()
             node.attr["dtype"].type = tensor.dtype.as_datatype_enum
             node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
-    return given
+    return placeholders
 
 
 def _make(node: Any, op: str, data_type: int, number: int) -> None:
+    """Turns a node into an argument or a result of a function."""
     node.op = op
     node.attr.clear()
     node.attr["T"].type = data_type
@@ -337,12 +351,14 @@ def keeps_state(graph: Any) -> bool:
     )
 
 
-def reached(
+def with_ancestors(
     starts: Iterable[_Thing], sources: Callable[[_Thing], Iterable[_Thing]]
 ) -> dict[_Thing, None]:
-    """Returns all things that some things depend on, these included.
+    """Returns some things and all that they depend on, directly or not.
 
-    ``sources`` gives the direct ones.
+    Args:
+        starts: the things.
+        sources: returns what a thing depends on directly.
     """
     found = dict.fromkeys(starts)
     waiting = list(found)
@@ -354,13 +370,8 @@ def reached(
     return found
 
 
-def node_of(text: str) -> str:
-    """Returns the name of the node that the text of an input, or a tensor's name, holds."""
-    return text.removeprefix("^").partition(":")[0]
-
-
 def every_node(graph: Any) -> Iterator[Any]:
-    """The nodes of a GraphDef and of its functions."""
+    """Yields the nodes of a GraphDef and of its functions."""
     yield from graph.node
     for function in graph.library.function:
         yield from function.node_def

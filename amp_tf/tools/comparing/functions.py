@@ -64,6 +64,7 @@ class Functions:
             self._compare(calls, after)
 
     def _call(self, original: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls a ``tf.function``, and notes or compares the call; replaces ``__call__``."""
         import tensorflow as tf
 
         if not self._training.is_awaited or not tf.executing_eagerly():
@@ -103,6 +104,7 @@ class Functions:
                     forward.keep(*args, **kwargs)
 
     def _calls_of(self, function: Any, inner: Function | None = None) -> Calls:
+        """Makes the empty record of a function's calls; ``inner`` runs in its place."""
         python = function.python_function
         name = str(getattr(python, "__name__", "function"))
         most = self._training.request.steps
@@ -114,8 +116,8 @@ class Functions:
         function.get_concrete_function(*args, **kwargs)
         if self._has_gradients and self._training.claim():
             calls = self._calls_of(function, with_streams(function.python_function, call))
-            for given in elements(call, calls.most):
-                calls.keep(*given[0], **given[1])
+            for positional, named in elements(call, calls.most):
+                calls.keep(*positional, **named)
             if not calls.kept:
                 raise GraphError(
                     "a dataset that the function gets is empty",
@@ -125,6 +127,7 @@ class Functions:
             self._compare(calls, "one element of its data a run")
 
     def _compare(self, calls: Calls, how: str) -> None:
+        """Compares a function, and notes whether it scales its loss."""
         import tensorflow as tf
 
         from amp_tf.loss_scaling.calls import is_scaled_place
@@ -144,6 +147,7 @@ class Functions:
         self._training.compare(calls, calls.kept, (f"{calls.name} was compared with {how}",))
 
     def _gradient(self, original: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Notes that gradients are computed; takes the place of TensorFlow's functions."""
         import tensorflow as tf
 
         self._has_gradients |= not tf.executing_eagerly()

@@ -10,23 +10,27 @@ so that only one has its tensors in memory; only the outputs of float32 are kept
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from amp_tf.errors import GraphError
+from amp_tf.graph.names import node_of
+from amp_tf.graph.protos import new_graph
+from amp_tf.graph.templates import rename_functions
 from amp_tf.oplists.table import BEGINNINGS, UPDATED_BY, VARIABLE_READERS, WHOLE_WRITES
 from amp_tf.tools.comparing.flattening import (
     OWN_SCOPE,
     UPDATE,
     FlatStep,
-    Titles,
+    Title,
     Variable,
+    every_node,
     keeps_state,
-    node_of,
-    reached,
+    with_ancestors,
 )
 
 FLOAT32 = "float32"  #: the side that the others are measured against
@@ -69,8 +73,8 @@ class JointGraph:
         self._session: Any = None  # made by a run
         with self.graph.as_default():
             fed = {*flat.feeds, *flat.captures}
-            shared = tf.compat.v1.GraphDef(versions=flat.graph.versions)
-            shared.node.extend(node for node in flat.graph.node if node.name in fed)
+            nodes = [node for node in flat.graph.node if node.name in fed]
+            shared = new_graph(node=nodes, versions=flat.graph.versions)
             tf.import_graph_def(shared, name=_SHARED)
             for name in fed:
                 self._inputs[name] = self.graph.get_tensor_by_name(f"{_SHARED}/{name}:0")
@@ -84,14 +88,14 @@ class JointGraph:
         """Imports a version, which reads the shared inputs and the variables of its side."""
         import tensorflow as tf
 
-        given = dict(self._inputs)
+        tensors = dict(self._inputs)  # by the node whose place they take
         for node, held in self._variables.items():
-            given[node] = held.place(side)
-        copy = _separate(graph, side, given)
-        self._keeps_state |= keeps_state(copy)
-        inputs = {f"{name}:0": tensor for name, tensor in given.items()}
+            tensors[node] = held.place(side)
+        version = _separate(graph, side, tensors)
+        self._keeps_state |= keeps_state(version)
+        inputs = {f"{node}:0": tensor for node, tensor in tensors.items()}
         # The slash keeps the scope, in which variables are already, from getting a number.
-        tf.import_graph_def(copy, input_map=inputs, name=f"{side}/")
+        tf.import_graph_def(version, input_map=inputs, name=f"{side}/")
         for name in self._flat.effects:
             self._effects.append(self.graph.get_operation_by_name(f"{side}/{name}"))
 
@@ -102,7 +106,7 @@ class JointGraph:
         self._session = None
 
     def tensor(self, side: str, name: str) -> Any:
-        """A tensor of the step, or a node's only result, in one version."""
+        """Returns a tensor of the step, or a node's only result, in one version."""
         node, _, port = name.partition(":")
         if node in self._inputs:
             return self._inputs[node]
@@ -137,7 +141,7 @@ class JointGraph:
         if self._keeps_state:
             self.close()
         if self._session is None:
-            self._session = tf.compat.v1.Session(graph=self.graph, config=_plain())
+            self._session = tf.compat.v1.Session(graph=self.graph, config=_unoptimized())
         try:
             if is_alone:
                 self._set_variables(is_disturbed, wanted)
@@ -189,13 +193,10 @@ class JointGraph:
         import tensorflow as tf
 
         def sources(operation: Any) -> list[Any]:
-            return [*map(_operation, operation.inputs), *operation.control_inputs]
+            return [*(tensor.op for tensor in operation.inputs), *operation.control_inputs]
 
-        return set(reached(map(_operation, tf.nest.flatten(wanted)), sources))
-
-
-def _operation(tensor: Any) -> Any:
-    return tensor.op
+        operations = [tensor.op for tensor in tf.nest.flatten(wanted)]
+        return set(with_ancestors(operations, sources))
 
 
 def _hold(variable: Variable, name: str, sides: Iterable[str]) -> _Held:
@@ -216,8 +217,8 @@ def _hold(variable: Variable, name: str, sides: Iterable[str]) -> _Held:
     return _Held(variable, start, made)
 
 
-def _plain() -> Any:
-    """Options of a session that does not optimize its graph."""
+def _unoptimized() -> Any:
+    """Returns the options of a session that does not optimize its graph."""
     import tensorflow as tf
 
     config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
@@ -226,65 +227,50 @@ def _plain() -> Any:
     return config
 
 
-def _separate(graph: Any, side: str, given: Mapping[str, Any]) -> Any:
+def _separate(graph: Any, side: str, replaced: Iterable[str]) -> Any:
     """Returns a copy of a version that shares no function, loop frame or variable with others.
 
-    Nothing in it waits for ``given`` nodes, in whose place the copy gets tensors.
+    Nothing in it waits for the nodes that are replaced by tensors of the joint graph.
     """
-    from tensorflow.core.framework import graph_pb2
-
-    copy = graph_pb2.GraphDef()
-    copy.CopyFrom(graph)
-    functions = {}
-    for function in copy.library.function:
+    version = copy.deepcopy(graph)
+    # Functions get names of their own.
+    names = {}
+    for function in version.library.function:
         name = function.signature.name
-        functions[name] = f"{side}__{name}"
-        function.signature.name = functions[name]
-        for node in function.node_def:
-            node.attr.pop("_class", None)
-    for gradient in copy.library.gradient:
-        gradient.function_name = functions.get(gradient.function_name, gradient.function_name)
-        gradient.gradient_func = functions.get(gradient.gradient_func, gradient.gradient_func)
-    for function in copy.library.function:
-        for node in function.node_def:
-            _rename_functions(node, functions)
-    needless = {f"^{name}" for name in given}
-    for node in copy.node:
-        _rename_functions(node, functions)
+        names[name] = f"{side}__{name}"
+        function.signature.name = names[name]
+    for gradient in version.library.gradient:
+        gradient.function_name = names.get(gradient.function_name, gradient.function_name)
+        gradient.gradient_func = names.get(gradient.gradient_func, gradient.gradient_func)
+    for node in every_node(version):
+        rename_functions(node, names)
         node.attr.pop("_class", None)  # the nodes beside which it is to be placed
+    # Loop frames, too; and nothing waits for what is replaced.
+    needless = {f"^{name}" for name in replaced}
+    for node in version.node:
         if not needless.isdisjoint(node.input):
             node.input[:] = [text for text in node.input if text not in needless]
         if "frame_name" in node.attr:
             node.attr["frame_name"].s = f"{side}/".encode() + node.attr["frame_name"].s
-    return copy
-
-
-def _rename_functions(node: Any, functions: Mapping[str, str]) -> None:
-    for value in node.attr.values():
-        called = list(value.list.func)
-        if value.HasField("func"):
-            called.append(value.func)
-        for function in called:
-            function.name = functions.get(function.name, function.name)
-    node.op = functions.get(node.op, node.op)
+    return version
 
 
 def _why(message: str) -> str:
-    """TensorFlow's message, without the frame that it puts around errors in graphs."""
+    """Returns TensorFlow's message without the frame that it puts around errors in graphs."""
     message = message.removeprefix("Graph execution error:")
     _, framed, said = message.rpartition("\nNode:")  # its name, and then what happened
     lines = [line for line in said.splitlines()[bool(framed) :] if line.strip()]
     return (lines or [message])[0].strip().rstrip(".")
 
 
-def written(flat: FlatStep) -> list[str]:
+def written_variables(flat: FlatStep) -> list[str]:
     """Returns the float32 variables that the step may write."""
-    used = _writers(flat)
-    found = []
+    writers = _writers(flat)
+    names = []
     for name, variable in flat.variables.items():
-        if name in used and variable.value.dtype == np.float32:
-            found.append(name)
-    return found
+        if name in writers and variable.value.dtype == np.float32:
+            names.append(name)
+    return names
 
 
 def _writers(flat: FlatStep) -> dict[str, list[Any]]:
@@ -312,7 +298,7 @@ def _may_write(variable: Variable, op: str, place: int) -> bool:
 
 
 def _arguments(op: str) -> Any:
-    """The definitions of an op's inputs."""
+    """Returns the definitions of an op's inputs."""
     from tensorflow.python.framework import op_def_registry
 
     return getattr(op_def_registry.get(op), "input_arg", ())
@@ -332,20 +318,20 @@ def disturbed(value: np.ndarray) -> np.ndarray:
     return np.asarray(changed)
 
 
-def output_names(flat: FlatStep) -> Titles:
-    """Returns kind and name of each floating-point output.
+def titles_of(flat: FlatStep) -> Sequence[Title]:
+    """Returns the title of each floating-point output.
 
     Outputs are results, and variables that the step writes. Variables that have one name, such as
     "b", are numbered in the order in which the step uses them.
     """
-    found = [(kind, name) for kind, name, _ in flat.outputs]
-    names = [flat.variables[node].name for node in written(flat)]
+    titles = [title for title, _ in flat.outputs]
+    names = [flat.variables[node].name for node in written_variables(flat)]
     for place, name in enumerate(names):
         count = names.count(name)
         if count > 1:
             name = f"{name} ({names[: place + 1].count(name)} of {count})"
-        found.append((UPDATE, name))
-    return found
+        titles.append(Title(UPDATE, name))
+    return titles
 
 
 class RunnableStep(JointGraph):
@@ -355,8 +341,8 @@ class RunnableStep(JointGraph):
         import tensorflow as tf
 
         super().__init__(flat, {FLOAT32: graph})
-        self._results = [self.tensor(FLOAT32, tensor) for _, _, tensor in flat.outputs]
-        self._written = written(flat)
+        self._results = [self.tensor(FLOAT32, tensor) for _, tensor in flat.outputs]
+        self._written = written_variables(flat)
         self._changes: dict[str, Any] = {}  # tensors that change variables
         self._after: dict[str, Any] = {}  # tensors that read the other variables
         changes = _changes(flat)
@@ -370,7 +356,7 @@ class RunnableStep(JointGraph):
                     self._after[node] = self._variables[node].made[FLOAT32].value()
 
     def run(self, number: int, scale: float, *, is_disturbed: bool = False) -> list[np.ndarray]:
-        """Returns the outputs, in the order of :func:`output_names`.
+        """Returns the outputs, in the order of :func:`titles_of`.
 
         Arguments: as for :meth:`JointGraph.fetch`.
         """

@@ -69,6 +69,7 @@ class Models:
         return _WatchedForward(function, model, calls)
 
     def _calls(self, model: Any, step: Function, owner: Any) -> Calls:
+        """Makes the empty record of calls of a model's step."""
         import tensorflow as tf
 
         if owner.__module__.startswith("keras"):
@@ -88,13 +89,14 @@ class Models:
         return function(iterator)
 
     def _compare(self, model: Any, owner: Any, taken: Sequence[Any]) -> None:
+        """Compares the loss and gradients of a model, or the step of its own that it has."""
         import tensorflow as tf
 
-        batches = [tf.nest.map_structure(_plain, batch) for batch in taken]
+        batches = [tf.nest.map_structure(_of_first_replica, batch) for batch in taken]
         subject: Any = model
         notes: tuple[str, ...] = ()
         if type(model).train_step is owner.train_step and all(map(_is_labelled, batches)):
-            batches = [tuple(part for part in batch if part is not None) for batch in batches]
+            batches = list(map(_without_none, batches))
         else:
             subject = self._calls(model, model.train_step, owner)
             for batch in batches:
@@ -135,7 +137,7 @@ def _patch(library: str, kind: str, watch: Callable[[str, Any, Any], Any]) -> Pa
     return owner, maker, make_function
 
 
-def _plain(leaf: Any) -> Any:
+def _of_first_replica(leaf: Any) -> Any:
     """Returns the first replica's part of a leaf.
 
     Keras passes ``None`` as an Optional, which becomes ``None`` again.
@@ -147,6 +149,10 @@ def _plain(leaf: Any) -> Any:
     if isinstance(leaf, tf.experimental.Optional):
         return None
     return leaf
+
+
+def _without_none(batch: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(part for part in batch if part is not None)
 
 
 def _is_labelled(batch: Any) -> bool:
@@ -177,7 +183,7 @@ class _WatchedForward:
             batches = self._taken(data)
         with contextlib.suppress(Exception):
             for batch in batches:
-                self._calls.keep(tf.nest.map_structure(_plain, batch))
+                self._calls.keep(tf.nest.map_structure(_of_first_replica, batch))
         if data is self._source and self._left > 0:
             self._left -= self._steps_a_call
             data = self._again

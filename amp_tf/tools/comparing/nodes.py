@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 
 from amp_tf.graph.attributes import ROUNDED_ATTR
+from amp_tf.graph.names import node_of
 from amp_tf.oplists.table import RESHAPING, WAYS_OUT
 from amp_tf.precision import Precision
 from amp_tf.tools.comparing import verdicts
-from amp_tf.tools.comparing.flattening import OWN_SCOPE, FlatStep, Names, node_of
+from amp_tf.tools.comparing.flattening import OWN_SCOPE, FlatStep, Names
 from amp_tf.tools.comparing.joining import AMP, FLOAT32, JointGraph
 from amp_tf.tools.comparing.verdicts import Statistics
 from amp_tf.tools.progress import Progress
@@ -84,9 +85,9 @@ def probe(step: FlatStep, rewritten: Any, graph: Any) -> Iterator[Probe]:
         exact = graph.get_operation_by_name(f"{FLOAT32}/{name}")
         op = graph.get_operation_by_name(f"{AMP}/{name}")
         if _has_float32_result(exact) and versions.are_alike(exact, op):
-            found = versions.probe(exact, op)
-            if found is not None:
-                yield found
+            probed = versions.probe(exact, op)
+            if probed is not None:
+                yield probed
 
 
 def _has_float32_result(exact: Any) -> bool:
@@ -167,11 +168,12 @@ class Versions:
 
 
 def _name(name: str) -> str:
-    """The name in the step of a node or tensor of one side."""
+    """Returns the name in the step of a node or tensor of one side."""
     return name.removeprefix(f"{AMP}/").removeprefix(f"{FLOAT32}/")
 
 
 def _can_run_again(op: Any) -> bool:
+    """Tells whether a second run of an op gives the same and changes nothing."""
     import tensorflow as tf
 
     if op.op_def.is_stateful:
@@ -203,7 +205,7 @@ def _run_again(exact: Any, op: Any, sources: Sequence[Any]) -> Any:
 
 
 def _types_between(source: Any, tensor: Any) -> list[Any]:
-    """The type of a tensor, and those of the casts behind it up to one that a node reads."""
+    """Returns the type of a tensor, and those of the casts from it to the one that a node reads."""
     types = [tensor.dtype]
     while tensor.name != source.name:
         tensor = tensor.op.inputs[0]
@@ -244,14 +246,14 @@ def measure_nodes(
                 if tensor.name not in rows:
                     truth = tf.cast(tensor, tf.float32)
                     rows[tensor.name] = measure([truth], truth)
-    found: dict[str, np.ndarray] = {}
+    measured: dict[str, np.ndarray] = {}
     names = list(rows)
     for start in range(0, len(names), _AT_ONCE):
         progress(f"looking at {len(names)} tensors, from number {start + 1} on")
         part = {name: rows[name] for name in names[start : start + _AT_ONCE]}
-        found |= joint.fetch(part, number, scale, is_alone=True)
+        measured |= joint.fetch(part, number, scale, is_alone=True)
         joint.close()  # a session keeps a graph for each set of nodes that was run
-    return [_error(each, found, precision) for each in probes]
+    return [_error(each, measured, precision) for each in probes]
 
 
 def _error(each: Probe, rows: Mapping[str, np.ndarray], precision: Precision) -> NodeError:

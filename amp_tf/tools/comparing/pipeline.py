@@ -16,11 +16,12 @@ from amp_tf.graph.names import describe_unmatched
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
+from amp_tf.reporting.figures import percent
 from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.tools.comparing.comparison import Comparison
 from amp_tf.tools.comparing.findings import Finding, Search, describe
 from amp_tf.tools.comparing.flattening import FlatStep
-from amp_tf.tools.comparing.joining import output_names
+from amp_tf.tools.comparing.joining import titles_of
 from amp_tf.tools.comparing.nodes import NodeError
 from amp_tf.tools.comparing.steps import check_settings, flat_step, name_of
 from amp_tf.tools.comparing.verdicts import are_good
@@ -70,10 +71,8 @@ def compare(
     import tensorflow as tf
 
     config = check_settings(config, steps)
-    hardware = Hardware.detect_cpu() if hardware is None else hardware
-    hardware = dataclasses.replace(
-        hardware, imitates_gpu=not tf.config.list_physical_devices("GPU")
-    )
+    has_gpu = bool(tf.config.list_physical_devices("GPU"))
+    hardware = dataclasses.replace(hardware or Hardware.detect_cpu(), imitates_gpu=not has_gpu)
     default: tuple[str, ...] = ()
     if why := resolve_target(config, hardware).why_none:
         # Most people develop on a CPU without bfloat16 and train on a GPU. What they want to know
@@ -90,13 +89,15 @@ def compare(
         result = _rewritten(name, flat, config, hardware)
         precision = result.report.precisions[0]
         with contextlib.closing(Work(flat, hardware, precision, progress)) as work:
-            found = _compare(name, work, config, result)
-            return dataclasses.replace(found, notes=(*default, *notes, *found.notes))
+            comparison = _compare(name, work, config, result)
+            all_notes = (*default, *notes, *comparison.notes)
+            return dataclasses.replace(comparison, notes=all_notes)
     finally:
         progress("")
 
 
 def _compare(name: str, work: Work, config: AmpConfig, result: RewriteResult) -> Comparison:
+    """Judges the outputs, measures single nodes, and searches for what fixes the outputs."""
     precision = work.precision
     measured = work.measure(result.graph, f"float32 and {precision.value}", is_first=True)
     if not any(one.largest or one.error or one.nonfinite for one in measured.pooled()):
@@ -150,7 +151,7 @@ def _compare(name: str, work: Work, config: AmpConfig, result: RewriteResult) ->
 
 def _rewritten(name: str, flat: FlatStep, config: AmpConfig, hardware: Hardware) -> RewriteResult:
     """Rewrites the step; an error where there is nothing to compare."""
-    if not output_names(flat):
+    if not titles_of(flat):
         raise GraphError(
             "it returns no floating-point numbers and writes no variables of them, so there is "
             "nothing to compare",
@@ -188,13 +189,13 @@ def _notes(
 
 
 def _hidden_infinity(nodes: Sequence[NodeError], precision: Precision) -> Iterator[str]:
-    """A sentence on the first node with inf or nan that float32 does not have.
+    """Yields a sentence on the first node with inf or nan that float32 does not have.
 
     A minimum, a mask or a division may hide it: outputs are then right, and a part of the model no
     longer learns.
     """
     for node in nodes:  # sources come before their readers
         if node.nonfinite:
-            share = f"{100 * node.nonfinite:.3g}% of the numbers of {node.name} ({node.op})"
+            share = f"{percent(node.nonfinite)} of the numbers of {node.name} ({node.op})"
             yield f"{share} are inf or nan in {precision.value} alone; no output shows it"
             return

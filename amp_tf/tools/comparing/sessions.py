@@ -18,12 +18,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from amp_tf.errors import GraphError
+from amp_tf.graph.names import node_of
+from amp_tf.graph.protos import new_graph
 from amp_tf.hooks import state
 from amp_tf.oplists.table import DATA_SOURCES, READ_OPS, REFERENCE_VARIABLES, VARIABLE_HANDLES
 from amp_tf.reporting.text import plural
 from amp_tf.tools.comparing import flattening
 from amp_tf.tools.comparing.calls import Patch
-from amp_tf.tools.comparing.flattening import OWN_SCOPE, RESULT, Batch, FlatStep, node_of, reached
+from amp_tf.tools.comparing.flattening import (
+    OWN_SCOPE,
+    RESULT,
+    Batch,
+    FlatStep,
+    Title,
+    with_ancestors,
+)
 
 if TYPE_CHECKING:
     from amp_tf.tools.comparing.training import Training
@@ -66,10 +75,10 @@ class SessionRuns:
                 result = f"{feeds[result]}:0"
             results.append(result)
             if tensor.dtype.base_dtype.is_floating:
-                outputs.append((RESULT, tensor.name, result))
+                outputs.append((Title(RESULT, tensor.name), result))
         targets = tuple(operation.name for operation in self.targets)
         ends = [*results, *feeds.values(), *targets]
-        graph = extracted(graph, map(node_of, ends))
+        graph = subgraph(graph, map(node_of, ends))
         variables = self._variables(graph)
         options = self.session._config.graph_options.rewrite_options
         flat, shapes, is_compiled = flattening.flatten_graph(graph, [*ends, *variables], options)
@@ -143,18 +152,16 @@ class SessionRuns:
         return variables
 
 
-def extracted(graph: Any, ends: Iterable[str]) -> Any:
+def subgraph(graph: Any, ends: Iterable[str]) -> Any:
     """Returns the part of a GraphDef that some nodes need."""
-    import tensorflow as tf
-
     nodes = {node.name: node for node in graph.node}
 
     def sources(name: str) -> list[str]:
         return list(map(node_of, nodes[name].input))
 
-    found = reached(ends, sources)
-    needed = [node for name, node in nodes.items() if name in found]
-    return tf.compat.v1.GraphDef(node=needed, versions=graph.versions, library=graph.library)
+    names = with_ancestors(ends, sources)
+    needed = [node for name, node in nodes.items() if name in names]
+    return new_graph(node=needed, versions=graph.versions, library=graph.library)
 
 
 class Sessions:
@@ -192,13 +199,13 @@ class Sessions:
 
         The runs are those of one session, or of all.
         """
-        found: list[SessionRuns] = []
+        trained: list[SessionRuns] = []
         for owner, kinds in self._kinds.items():
             if session in (None, owner):
-                found += [runs for runs in kinds.values() if runs is not None and runs.batches]
-        if not found:
+                trained += [runs for runs in kinds.values() if runs is not None and runs.batches]
+        if not trained:
             return
-        runs = max(found, key=lambda runs: len(runs.batches))
+        runs = max(trained, key=lambda runs: len(runs.batches))
         self._kinds.clear()  # frees sessions and batches; nothing is compared after this
         if not self._training.claim():
             return
@@ -223,6 +230,7 @@ class Sessions:
         feeds: Any,
         *rest: Any,
     ) -> Any:
+        """Runs a session; keeps the batches of a run that trains. Replaces ``_do_run``."""
         runs = None
         if self._is_watched() and handle is None and self._gradients.get(session.graph):
             with self._training.answering():
@@ -265,7 +273,7 @@ class Sessions:
                     found.append(tensor.op)
             return found
 
-        needed = list(reached([*targets, *(tensor.op for tensor in fetches)], sources))
+        needed = list(with_ancestors([*targets, *(tensor.op for tensor in fetches)], sources))
         kinds[key] = None
         if not self._gradients[session.graph].isdisjoint(_names(needed)):
             given = _data_of(needed)

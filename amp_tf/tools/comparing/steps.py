@@ -19,7 +19,7 @@ from amp_tf.tools.comparing.flattening import (
     RESULT,
     Batch,
     FlatStep,
-    Titles,
+    Title,
 )
 from amp_tf.tools.comparing.sessions import SessionRuns
 
@@ -38,7 +38,7 @@ def check_settings(config: AmpConfig | None, steps: int) -> AmpConfig:
             f"{steps!r} is not a number of batches", where="steps", fix="Write 1 or more"
         )
     if config is None:
-        return AmpConfig.from_env()
+        config = AmpConfig.from_env()
     return check_config(config, where="compare(config)")
 
 
@@ -74,10 +74,10 @@ def flat_step(subject: Any, batches: Iterable[Any], limit: int) -> FlatStep:
     if not calls:
         raise ConfigError("there are no batches", where=_WHERE, fix=_BATCHES)
     rows = tuple(map(_arrays, calls))
-    function, results = _traced(subject, calls[0], rows, is_training)
+    function, titles = _traced(subject, calls[0], rows, is_training)
     is_compiled = getattr(subject, "_jit_compile", None) or getattr(subject, "jit_compile", None)
     return flattening.flatten(
-        function, results, rows, is_scaled=is_training, is_compiled=bool(is_compiled)
+        function, titles, rows, is_scaled=is_training, is_compiled=bool(is_compiled)
     )
 
 
@@ -98,11 +98,11 @@ def _check_subject(subject: Any, batches: Any) -> None:
 
 def _traced(
     subject: Any, call: Call, rows: Sequence[Batch], is_training: bool
-) -> tuple[Any, Titles]:
-    """Traces a step; returns the concrete function, and kind and name of each result."""
+) -> tuple[Any, Sequence[Title]]:
+    """Traces a step; returns the concrete function, and the title of each result."""
     import tensorflow as tf
 
-    results: list[tuple[str, str]] = []
+    titles: list[Title] = []
     # Without jit_compile: nodes inside of XLA's functions cannot be fetched.
     inner = getattr(subject, "python_function", subject)
     if isinstance(subject, Calls):
@@ -110,17 +110,17 @@ def _traced(
     first = tf.nest.flatten(call)
 
     def step(*tensors: Any) -> list[Any]:
-        given = iter(tensors)
+        remaining = iter(tensors)
         # Autograph, which converts this function, leaves comprehensions alone.
-        leaves = [next(given) if isinstance(leaf, np.ndarray) else leaf for leaf in first]
+        leaves = [next(remaining) if isinstance(leaf, np.ndarray) else leaf for leaf in first]
         arguments, named = tf.nest.pack_sequence_as(call, leaves)
         if is_training:
-            found = _training_results(subject, *arguments, scale=tensors[-1])
+            results = _training_results(subject, *arguments, scale=tensors[-1])
         else:
             values = _named(inner(*arguments, **named))
-            found = [(RESULT, name or RESULT, value) for name, value in values]
-        results[:] = [(kind, name) for kind, name, _ in found]
-        return [tf.convert_to_tensor(value) for _, _, value in found]
+            results = [(RESULT, name or RESULT, value) for name, value in values]
+        titles[:] = [Title(kind, name) for kind, name, _ in results]
+        return [tf.convert_to_tensor(value) for _, _, value in results]
 
     specs = []
     for values in zip(*rows, strict=True):  # a dimension that differs between batches is left open
@@ -132,7 +132,7 @@ def _traced(
     if is_training:
         specs.append(tf.TensorSpec((), tf.float32, name="loss_scale"))
     try:
-        return tf.function(step).get_concrete_function(*specs), results
+        return tf.function(step).get_concrete_function(*specs), titles
     except Exception as error:  # whatever the user's code, Keras or TensorFlow raise
         lines = str(error).strip().splitlines() or [type(error).__name__]
         why = lines[-1].strip().rstrip(".")
@@ -246,7 +246,7 @@ def _named(structure: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def name_of(subject: Any) -> str:
-    """The name of a model or function, for messages."""
+    """Returns the name of a model or function, for messages."""
     own = getattr(subject, "name", None) or getattr(subject, "__name__", None)
     name = own or type(subject).__name__
     if isinstance(name, bytes):

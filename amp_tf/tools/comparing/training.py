@@ -90,13 +90,13 @@ class CompareRequest:
         plain = files.read_plain(folder / _ORDER)
         return cls(folder, AmpConfig(**plain["config"]), plain["steps"])
 
-    def answer(self, found: Comparison | None, why: str = "", *, is_training: bool) -> None:
+    def answer(self, comparison: Comparison | None, why: str = "", *, is_training: bool) -> None:
         """Writes a comparison, or why there is none, which replaces no comparison."""
         path = self.folder / _FORWARD
         if is_training:
             path = self.folder / _TRAINED
-        if found is not None:
-            files.put_plain(path, found.to_plain())
+        if comparison is not None:
+            files.put_plain(path, comparison.to_plain())
         elif not path.exists():
             files.put_plain(path, why)
 
@@ -215,17 +215,19 @@ class Training:
         It ends the program by a SystemExit.
         """
         self.is_scaled = False
-        found = self.request.compare(subject, batches, state.hardware(), notes)
+        comparison = self.request.compare(subject, batches, state.hardware(), notes)
         # The loss of a model, and of a session's optimizer, is scaled by amp_tf.
-        must_scale = isinstance(subject, Calls) and found.precision is Precision.FLOAT16
+        must_scale = isinstance(subject, Calls) and comparison.precision is Precision.FLOAT16
         if must_scale and not self.is_scaled:
             remedy = _SCALE_IN_LOOP
             if self.is_of_model:
                 remedy = _SCALE_IN_MODEL
-            headline = _UNSCALED.format(found.name, remedy)
-            found = dataclasses.replace(found, headline=headline, patterns=(), products_kept=0)
-        self.request.answer(found, is_training=True)
-        raise SystemExit(0 if found.is_healthy else 1)
+            headline = _UNSCALED.format(comparison.name, remedy)
+            comparison = dataclasses.replace(
+                comparison, headline=headline, patterns=(), products_kept=0
+            )
+        self.request.answer(comparison, is_training=True)
+        raise SystemExit(0 if comparison.is_healthy else 1)
 
     def compare_at_exit(self) -> None:
         """Compares a step with fewer calls than wanted, as the program ends.
@@ -268,8 +270,8 @@ class Training:
             return
         most = max(called, key=lambda calls: len(calls.kept))
         notes = (_OF_FORWARD.format(most.name),)
-        found = self.request.compare(most, most.kept, state.hardware(), notes)
-        self.request.answer(found, is_training=False)
+        comparison = self.request.compare(most, most.kept, state.hardware(), notes)
+        self.request.answer(comparison, is_training=False)
 
     def note_scaling(self, original: Any, scaler: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Notes that a scaler scales a loss."""

@@ -17,12 +17,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
 from amp_tf.precision import Precision
-from amp_tf.tools.comparing.flattening import GRADIENT, LOSS, RESULT, UPDATE, Titles
+from amp_tf.tools.comparing.flattening import GRADIENT, UPDATE, Title
 
 LIMIT = 4.0
 LOST = 0.5  #: half of the norm: one bit is right; for an update, half of the numbers do not move
@@ -36,7 +36,7 @@ class Output:
     """One output of the step."""
 
     #: ``"loss"``, ``"gradient"``, ``"result"``, or ``"update"`` (of a variable)
-    kind: Annotated[str, (LOSS, GRADIENT, RESULT, UPDATE)]
+    kind: str
     name: str  #: its name; for a gradient or an update, the variable's
     #: relative L2 error against float32, over the eighth of the batches with the largest errors;
     #: infinite where it is not finite and float32 is
@@ -67,8 +67,8 @@ def are_good(outputs: Iterable[Output]) -> bool:
 
 
 def judge(
-    names: Titles,
-    found: Sequence[Statistics],
+    titles: Sequence[Title],
+    errors: Sequence[Statistics],
     ideal: Sequence[Statistics],
     noise: Sequence[Statistics],
     everywhere: Sequence[Statistics],
@@ -77,16 +77,16 @@ def judge(
     """Returns the verdict on each output.
 
     Args:
-        names: kind and name of each output.
-        found: the errors of the program that amp_tf makes, in the batches that are furthest off.
+        titles: those of the outputs.
+        errors: those of the program that amp_tf makes, in the batches that are furthest off.
         ideal: those of the ideal mixed program in these batches.
         noise: those of float32 with inputs that differ in their last bit.
         everywhere: those of amp_tf's program in all batches.
         precision: the 16-bit type.
     """
     outputs = []
-    for number, (kind, name) in enumerate(names):
-        error = found[number].distance
+    for number, (kind, name) in enumerate(titles):
+        error = errors[number].distance
         allowed = max(roundoff(precision), ideal[number].error, noise[number].error)
         ratio = 1.0  # of an infinite limit
         if math.isfinite(allowed):
@@ -112,7 +112,7 @@ def judge(
 
 
 def roundoff(precision: Precision) -> float:
-    """The largest relative error of one rounding."""
+    """Returns the largest relative error of one rounding."""
     return float(2.0**-precision.significant_bits)
 
 
@@ -127,13 +127,13 @@ def has_truth(statistics: Statistics, precision: Precision) -> bool:
     return bool(statistics.nonfinite) or statistics.error <= NO_TRUTH * times
 
 
-def figure(value: float) -> str:
-    """A relative error as text."""
+def error_text(value: float) -> str:
+    """Returns a relative error as text, in percent unless it is tiny."""
     if not math.isfinite(value):
         return "inf"
     if 0 < value < 1e-4:
         return f"{value:.0e}"
-    return f"{value:.2%}"
+    return f"{100 * value:.2f} %"
 
 
 @dataclasses.dataclass(frozen=True)

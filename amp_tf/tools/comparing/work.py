@@ -19,7 +19,7 @@ from amp_tf.oplists.table import CLEAR, INFER, ROWS
 from amp_tf.precision import Precision
 from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.tools.comparing.flattening import GRADIENT, UPDATE, FlatStep
-from amp_tf.tools.comparing.joining import RunnableStep, output_names
+from amp_tf.tools.comparing.joining import RunnableStep, titles_of
 from amp_tf.tools.comparing.nodes import NodeError, measure_nodes
 from amp_tf.tools.comparing.verdicts import NO_TRUTH, Output, Statistics, difference_row, judge
 from amp_tf.tools.progress import Progress, lasting
@@ -62,7 +62,7 @@ class OutputMeasurement:
     scale: float  #: the loss scale with which they ran
 
     def pooled(self, numbers: Sequence[int] | None = None) -> list[Statistics]:
-        """The statistics of each output, over some batches or all."""
+        """Returns the statistics of each output, over some batches or all."""
         if numbers is None:
             numbers = list(self.rows)
         return pooled([self.rows[number] for number in numbers])
@@ -85,7 +85,7 @@ class OutputMeasurement:
 
 
 def pooled(batches: Sequence[np.ndarray]) -> list[Statistics]:
-    """The statistics of each output, over the rows of some batches."""
+    """Pools the rows of some batches; returns the statistics of each output."""
     return [Statistics.of(rows) for rows in np.stack(batches, axis=1)]
 
 
@@ -102,13 +102,13 @@ class Yardstick:
 
 
 class Work:
-    """A step together with its float32 version; ``names`` are kind and name of each output."""
+    """A step together with its float32 version; ``titles`` are those of its outputs."""
 
     def __init__(
         self, flat: FlatStep, hardware: Hardware, precision: Precision, progress: Progress
     ) -> None:
         self.flat = flat
-        self.names = output_names(flat)
+        self.titles = titles_of(flat)
         self.precision = precision
         self._hardware = hardware
         self._progress = progress
@@ -119,7 +119,7 @@ class Work:
         self._float32.close()
 
     def rewritten(self, config: AmpConfig) -> RewriteResult:
-        """The step as amp_tf rewrites it."""
+        """Returns the step as amp_tf rewrites it."""
         return self.flat.rewritten(config, self._hardware)
 
     def measure(
@@ -151,12 +151,12 @@ class Work:
                         break
                 else:
                     return OutputMeasurement(rows, scale)
-            found = dict(self._differences(version, what, numbers, _UNSCALED, later))
-            return OutputMeasurement(found, _UNSCALED)
+            rows = dict(self._differences(version, what, numbers, _UNSCALED, later))
+            return OutputMeasurement(rows, _UNSCALED)
 
     def _overflows(self, rows: np.ndarray) -> bool:
         """Tells whether a gradient is not finite."""
-        for (kind, _), row in zip(self.names, rows, strict=True):
+        for (kind, _), row in zip(self.titles, rows, strict=True):
             if kind == GRADIENT and Statistics.of([row]).nonfinite:
                 return True
         return False
@@ -192,7 +192,7 @@ class Work:
 
     def _without_truth(self, rows: np.ndarray) -> list[str]:
         """Names the outputs of which float32 has less than two digits."""
-        found = zip(self.names, pooled([rows]), strict=True)
+        found = zip(self.titles, pooled([rows]), strict=True)
         return [name for (_, name), one in found if one.distance > NO_TRUTH]
 
     def in_any_batch(self, yardstick: Yardstick, config: AmpConfig, scale: float) -> Yardstick:
@@ -231,20 +231,20 @@ class Work:
             keep_float32=config.keep_float32,
         )
         with contextlib.closing(self._version(self.rewritten(ideal).graph, _IDEAL)) as version:
-            found = dict(self._differences(version, _IDEAL, numbers, scale))
-            return OutputMeasurement(found, scale)
+            rows = dict(self._differences(version, _IDEAL, numbers, scale))
+            return OutputMeasurement(rows, scale)
 
     def judge(self, measured: OutputMeasurement, yardstick: Yardstick) -> list[Output]:
-        """The verdict on each output."""
+        """Returns the verdict on each output."""
         numbers = [number for number in yardstick.numbers if number in measured.rows]
-        found = measured.pooled(numbers)
+        errors = measured.pooled(numbers)
         everywhere = measured.pooled()
         if yardstick.has_all:
             for place, every in enumerate(everywhere):
                 if every.size <= _FEW * len(measured.rows):
-                    found[place] = every
+                    errors[place] = every
         return judge(
-            self.names, found, yardstick.ideal, yardstick.noise, everywhere, self.precision
+            self.titles, errors, yardstick.ideal, yardstick.noise, everywhere, self.precision
         )
 
     def measure_nodes(self, rewritten: Any, number: int, scale: float) -> list[NodeError]:
@@ -291,7 +291,7 @@ class Work:
 
         rows = []
         with context.eager_mode():  # which a program of TF1's has turned off
-            for (kind, _), value, right in zip(self.names, found, truth, strict=True):
+            for (kind, _), value, right in zip(self.titles, found, truth, strict=True):
                 # Optimizers make large numbers out of small ones, so in an update every zero counts
                 # that is not zero in the truth.
                 smallest = self.precision.smallest
@@ -303,5 +303,5 @@ class Work:
 
 
 def _judged(count: int) -> int:
-    """How many of so many batches are judged."""
+    """Returns how many of so many batches are judged."""
     return max(1, count // _SHARE_JUDGED)

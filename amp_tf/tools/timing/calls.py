@@ -51,18 +51,20 @@ def time(
             where=_WHERE,
             fix="Call it with amp_tf off: it is turned on for each second run",
         )
-    config = AmpConfig.from_env() if config is None else check_config(config, where=_WHERE)
+    if config is None:
+        config = AmpConfig.from_env()
+    check_config(config, where=_WHERE)
     calls = {False: _traced(function, inputs), True: _traced(function, inputs)}
     reports.reset()
     first_s = {False: _seconds(calls[False])}
     with switch.enable(config):
         first_s[True] = _seconds(calls[True])
-        told = summary.line()
+        line = summary.line()
     has_converted = reports.totals().converted > 0
-    reports.reset()  # no line at exit for these graphs
+    reports.reset()  # no summary line for these graphs
     if not has_converted:
         raise AmpError(
-            f"there is nothing to time ({told})",
+            f"there is nothing to time ({line})",
             where=_WHERE,
             fix='Name a precision, as in config=amp_tf.AmpConfig(precision="bfloat16")',
         )
@@ -77,7 +79,7 @@ def time(
 
     float32, mixed = take_rounds(run, rounds, minutes)
     name = getattr(function, "__name__", None) or getattr(function, "name", "the function")
-    return Timed(str(name), device(), told, float32, mixed)
+    return Timed(str(name), device(), line, float32, mixed)
 
 
 def _traced(function: Callable[..., Any], inputs: Sequence[Any]) -> Callable[[], None]:
@@ -87,10 +89,14 @@ def _traced(function: Callable[..., Any], inputs: Sequence[Any]) -> Callable[[],
 
     inner = getattr(function, "python_function", function)
     traced = tf.function(inner, jit_compile=getattr(function, "_jit_compile", None))
-    given = [tf.constant(one) if isinstance(one, np.ndarray) else one for one in inputs]
+    arguments = []
+    for value in inputs:
+        if isinstance(value, np.ndarray):
+            value = tf.constant(value)
+        arguments.append(value)
 
     def call() -> None:
-        traced(*given)
+        traced(*arguments)
         tf.test.experimental.sync_devices()
 
     return call

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import functools
 import os
 import time
@@ -75,6 +76,21 @@ class _Steps:
         return True
 
 
+@dataclasses.dataclass(frozen=True)
+class Recording:
+    """The steps of the kind that is timed, as the program's process answers."""
+
+    step: str  #: the kind
+    is_enough: bool  #: whether there were enough of them
+    step_ms: list[float]  #: of each step that counts, in milliseconds
+    calls: int  #: how many calls were made, those that do not count included
+    first_end: float  #: when the first one ended, by ``time.perf_counter``
+    peak_mib: float | None  #: as of :func:`peak_mib`
+    device: str  #: as of :func:`device`
+    converted: int  #: the number of nodes that amp_tf converted
+    summary: str  #: the summary line
+
+
 class Recorder:
     """Collects the steps of a program by kind, and writes those of the kind that is timed."""
 
@@ -108,18 +124,19 @@ class Recorder:
             return
         self._is_written = True
         steps = self._kinds[name]
-        answer = {
-            "step": name,
-            "is_enough": is_enough,
-            "step_ms": steps.ms,
-            "calls": len(steps.ends),
-            "first_end": steps.ends[0],
-            "peak_mib": peak_mib(),
-            "device": device(),
-            "converted": reports.totals().converted,
-            "summary": summary.line(),
-        }
-        files.put_plain(self._folder / f"{os.getpid()}.json", answer)
+        recording = Recording(
+            step=name,
+            is_enough=is_enough,
+            step_ms=steps.ms,
+            calls=len(steps.ends),
+            first_end=steps.ends[0],
+            peak_mib=peak_mib(),
+            device=device(),
+            converted=reports.totals().converted,
+            summary=summary.line(),
+        )
+        path = self._folder / f"{os.getpid()}.json"
+        files.put_plain(path, dataclasses.asdict(recording))
 
     def _timed(self) -> str | None:
         """Returns the name of the kind that is timed; ``None`` where it has made no step yet."""
@@ -141,18 +158,20 @@ def _fetches_product(session: Any, fetches: Any) -> bool:
     """
     import tensorflow as tf
 
-    from amp_tf.tools.comparing.flattening import node_of
+    from amp_tf.graph.names import node_of
     from amp_tf.tools.comparing.functions import computes_product
-    from amp_tf.tools.comparing.sessions import extracted
+    from amp_tf.tools.comparing.sessions import subgraph
 
     fetched = map(session.graph.as_graph_element, tf.nest.flatten(fetches))
     graph = session.graph.as_graph_def()
-    return computes_product(extracted(graph, [node_of(each.name) for each in fetched]))
+    return computes_product(subgraph(graph, [node_of(each.name) for each in fetched]))
 
 
 def device() -> str:
     """Returns where the steps run, ``"GPU"`` or ``"CPU"``."""
-    return "GPU" if state.hardware().has_gpu else "CPU"
+    if state.hardware().has_gpu:
+        return "GPU"
+    return "CPU"
 
 
 def peak_mib() -> float | None:

@@ -84,7 +84,7 @@ class Verdict:
         """True where further rounds are not worth their time."""
         return self.error < _PRECISE * self.speedup and self.is_known
 
-    def told(self, device: str) -> str:
+    def in_words(self, device: str) -> str:
         """Returns the verdict in words, for a device such as ``"CPU"``."""
         times = f"{self.speedup:.2f} ± {self.error:.2f} times"
         if self.is_faster:
@@ -103,7 +103,7 @@ class Timed:
 
     step: str  #: what a step is, such as ``fit`` or the name of a ``tf.function``
     device: str  #: ``"GPU"`` or ``"CPU"``
-    summary: str  #: what amp_tf converted, in the words of the line at exit
+    summary: str  #: what amp_tf converted, in the words of the summary line
     float32: Runs  #: the runs without amp_tf, one for each round
     mixed: Runs  #: the runs with it
 
@@ -122,7 +122,7 @@ class Timed:
             **dataclasses.asdict(self),
             "speedup": verdict.speedup,
             "standard_error": verdict.error,
-            "verdict": verdict.told(self.device),
+            "verdict": verdict.in_words(self.device),
         }
 
     def __str__(self) -> str:
@@ -138,16 +138,16 @@ class Timed:
         rows = zip(["", *titles], [_WAYS[False], *float32], [_WAYS[True], *mixed], strict=False)
         for title, one, other in rows:
             lines.append(f"  {title:24}{one:>18}{other:>18}")
-        return "\n".join([*lines, self.summary, self.verdict.told(self.device)])
+        return "\n".join([*lines, self.summary, self.verdict.in_words(self.device)])
 
 
 def _count(runs: Sequence[Run]) -> int:
-    """The number of steps."""
+    """Counts the steps."""
     return sum(len(run.step_ms) for run in runs)
 
 
 def _figures(runs: Sequence[Run]) -> list[str]:
-    """The figures of one way: of steps, until the first one, and of memory, where that is known."""
+    """Returns the figures of one way: steps, first step, and memory where it is known."""
     steps: list[float] = []
     for run in runs:
         steps += run.step_ms
@@ -189,7 +189,10 @@ def take_rounds(
     ratios: list[float] = []
     most = max(rounds, LEAST_ROUNDS)
     for number in range(1, most + 1):
-        for is_mixed in (True, False) if number % 2 else (False, True):
+        order = [True, False]
+        if number % 2 == 0:
+            order.reverse()
+        for is_mixed in order:
             with during(progress, f"round {number} of at most {most}: {_WAYS[is_mixed]}"):
                 runs[is_mixed].append(run(is_mixed))
         float32 = runs[False][-1].median

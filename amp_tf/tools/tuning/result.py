@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from amp_tf.reporting.figures import percent
 from amp_tf.reporting.files import Document
 from amp_tf.tools import keeping, some
 from amp_tf.tools.keeping import Patterns
@@ -37,11 +38,16 @@ class Goal:
         """Judges a value; ``None``, NaN and infinity are never good."""
         if value is None or not math.isfinite(value):
             return False
-        return value <= limit if self.is_loss else value >= limit
+        if self.is_loss:
+            return value <= limit
+        return value >= limit
 
     def bound(self, limit: float) -> str:
         """Tells the limit in words."""
-        return f"at {'most' if self.is_loss else 'least'} {limit:.6g}"
+        bound = "at least"
+        if self.is_loss:
+            bound = "at most"
+        return f"{bound} {limit:.6g}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,21 +75,19 @@ class Outcome:
 class Trade:
     """One of the sets that were tried."""
 
-    kept: Patterns  #: the patterns of what stays in float32, the given ones included
+    kept: Patterns  #: the patterns of what stays in float32, those of the settings first
     outcome: Outcome  #: of its run
     is_good: bool  #: whether its metric is good
 
     def line(self, width: int) -> str:
         """Returns its line of a table; ``width`` is that of the column for the metric."""
-        share = "?"
-        if self.outcome.share is not None:
-            share = f"{self.outcome.share:.1%}"
-        step = "?"
+        step = "unknown"
         if self.outcome.step_ms is not None:
             step = f"{self.outcome.step_ms:.1f} ms"
         kept = some(self.kept) or "nothing"
         if not self.is_good:
             kept += " (not good)"
+        share = percent(self.outcome.share)
         return f"  {share:>7} {_number(self.outcome.value):>{width}} {step:>10}  {kept}"
 
 
@@ -101,7 +105,7 @@ class Tuned:
     runs: int  #: how many there were
     proof: str  #: whether fewer patterns would suffice, for people
     made: str = ""  #: what was tuned: the precision, the device and TensorFlow's version
-    given: Patterns = ()  #: the first of the patterns: those of the settings, in every run
+    from_settings: Patterns = ()  #: the first of the patterns, which every run has
     #: of some patterns, what a comparison of one step found there, for people
     why: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -118,7 +122,7 @@ class Tuned:
             stays = "1 layer or node stays"
         work = ""
         if self.chosen.share is not None:
-            work = f", {self.chosen.share:.1%} of matmul and convolution work in 16 bit"
+            work = f", {percent(self.chosen.share)} of matmul and convolution work in 16 bit"
         runs = f"{self.runs} runs"
         stop = "."
         if count:  # the patterns follow
@@ -147,8 +151,10 @@ class Tuned:
         """
         assert self.patterns is not None
         assert self.chosen is not None
-        proof = f"; {self.proof}" if self.patterns else ""
-        mixed = f"{_number(self.mixed)} with {nothing_but(self.given)} in float32"
+        proof = ""
+        if self.patterns:
+            proof = f"; {self.proof}"
+        mixed = f"{_number(self.mixed)} with {nothing_but(self.from_settings)} in float32"
         chosen = f"{_number(self.chosen.value)} with what is below"
         measured = [
             f"amp-tf tune: {self.made}",
@@ -158,12 +164,15 @@ class Tuned:
         keeping.write(path, self.patterns, measured, self.why)
 
 
-def nothing_but(given: Sequence[str]) -> str:
-    """Names what stays in float32 where nothing but some given patterns does."""
-    if given:
+def nothing_but(patterns: Sequence[str]) -> str:
+    """Names what stays in float32 beside the patterns of the settings: nothing."""
+    if patterns:
         return "nothing else"
     return "nothing"
 
 
 def _number(value: float | None) -> str:
-    return "no value" if value is None else f"{value:.6g}"
+    """Formats a value of the metric."""
+    if value is None:
+        return "no value"
+    return f"{value:.6g}"

@@ -43,7 +43,7 @@ from amp_tf.tools.tuning.result import Goal, Outcome, Trade, Tuned, nothing_but
 
 _MIXED = "mixed.json"
 _COMPARISON = "comparison.json"
-_MINIMAL = "without any one of {} it does not suffice"
+_MINIMAL = "none of {} can be left out"
 _OPEN = "whether less suffices is not known"
 _NO_REPORT = "it ran no TensorFlow with amp_tf, or its report could not be written"
 _NOT_PRECISION = (
@@ -84,7 +84,7 @@ class Tuning:
     most_runs: int = 40  #: how many runs may be made, those of earlier calls included
     tell: Progress = silent  #: called with a line for each run
     progress: Progress = silent  #: called with what is being done
-    given: Patterns = ()  #: the patterns of the settings, which every run has
+    from_settings: Patterns = ()  #: patterns, which every run has
 
     def __post_init__(self) -> None:
         self._trades: dict[str, Trade] = {}
@@ -152,14 +152,15 @@ class Tuning:
         self.tell(f"a run is good with {self.goal.metric} {self.goal.bound(self._limit)}")
         nothing = self._once(_NOTHING, Way.NOTHING, ())
         if not self._is_good(nothing):
-            told = self._told(nothing)
             raise AmpError(
-                f"with amp_tf on and nothing in 16 bit, the run is not good ({told})",
+                "with amp_tf on and nothing in 16 bit, the run is not good "
+                f"({self._in_words(nothing)})",
                 fix=_NOT_PRECISION,
             )
         return tuple(values)
 
     def _measure_mixed(self) -> Outcome:
+        """Runs with everything in 16 bit, and checks that something was converted."""
         if self.journal.read(_MIXED) is None:
             self.journal.runs.pop(run_of(()), None)  # without its report it is no basis
         outcome = self._try(())
@@ -176,38 +177,44 @@ class Tuning:
                 self.journal.remove()  # the corrected command may be another one
             raise ConfigError(
                 f"nothing is converted, so there is nothing to tune ({why})",
-                fix="Name a precision, as with --precision bfloat16, or tune where 16 bit pays",
+                fix="Name a precision, as with --precision bfloat16, or tune on a device where 16 "
+                "bit is faster",
             )
         return outcome
 
     def _try(self, items: Items) -> Outcome:
+        """Runs with some items in float32, and notes the trade."""
         patterns = patterns_of(items)
         run = run_of(patterns)
-        names = some([item.name for item in items]) or nothing_but(self.given)
-        outcome = self._once(run, Way.MIXED, patterns, names)
-        kept = (*self.given, *patterns)
+        names = some([item.name for item in items]) or nothing_but(self.from_settings)
+        outcome = self._once(run, Way.MIXED, patterns, f"{names} in float32")
+        kept = (*self.from_settings, *patterns)
         self._trades[run] = Trade(kept, outcome, self._is_good(outcome))
         return outcome
 
     def _once(self, run: str, way: Way, patterns: Patterns, what: str = "") -> Outcome:
+        """Runs the program, unless the journal has the run; ``what`` names it for people."""
         known = self.journal.runs.get(run)
         if known is not None:
             return known
         number = len(self.journal.runs) + 1
-        kept = f"{what} in float32" if way is Way.MIXED else way.value
-        name = f"run {number} of at most {self.most_runs}: {kept}"
+        name = f"run {number} of at most {self.most_runs}: {what or way.value}"
         begin = time.monotonic()
         with during(self.progress, f"{name}{self._left(number)}"):
-            outcome = self.program.run(way, (*self.given, *patterns))
-        self._seconds = time.monotonic() - begin if way is Way.MIXED else 0.0
+            outcome = self.program.run(way, (*self.from_settings, *patterns))
+        self._seconds = 0.0
+        if way is Way.MIXED:
+            self._seconds = time.monotonic() - begin
         if outcome.report is not None and not patterns and way is Way.MIXED:
             self.journal.write(_MIXED, outcome.report)
         is_good = self._is_good(outcome)
         self.journal.add(run, outcome, is_fact=is_good or way is Way.MIXED)
-        good = ""
+        verdict = ""
         if math.isfinite(self._limit):
-            good = ", good" if is_good else ", not good"
-        self.tell(f"{name}: {self._told(outcome)}{good}")
+            verdict = ", not good"
+            if is_good:
+                verdict = ", good"
+        self.tell(f"{name}: {self._in_words(outcome)}{verdict}")
         return outcome
 
     def _left(self, number: int) -> str:
@@ -220,11 +227,14 @@ class Tuning:
         most = self._seconds * (self.most_runs - number + 1)
         return f", {lasting(self._seconds)} a run, at most {lasting(most)} left"
 
-    def _told(self, outcome: Outcome) -> str:
+    def _in_words(self, outcome: Outcome) -> str:
+        """Says what a run gave, or how it failed."""
         if outcome.value is None:
             return outcome.failure
-        step = "" if outcome.step_ms is None else f", {outcome.step_ms:.1f} ms a step"
-        return f"{self.goal.metric} {outcome.value:.6g}{step}"
+        words = f"{self.goal.metric} {outcome.value:.6g}"
+        if outcome.step_ms is None:
+            return words
+        return f"{words}, {outcome.step_ms:.1f} ms a step"
 
     def _is_good(self, outcome: Outcome) -> bool:
         return self.goal.is_good(outcome.value, self._limit)
@@ -232,17 +242,18 @@ class Tuning:
     def _result(
         self, items: Items | None, float32: tuple[float, ...], *, is_minimal: bool
     ) -> Tuned:
+        """Makes the result: some items stay in float32; ``None`` where none suffice."""
         runs = self.journal.runs
         patterns = None
         chosen = None
         why = {}
         if items is not None:
-            found = patterns_of(items)
+            needed = patterns_of(items)
             # A set of all items was not tried; the run with nothing in 16 bit stands for it.
-            chosen = runs.get(run_of(found)) or runs.get(_NOTHING) or Outcome()
+            chosen = runs.get(run_of(needed)) or runs.get(_NOTHING) or Outcome()
             if (comparison := self.journal.read(_COMPARISON)) is not None:
-                why = Comparison.of_plain(comparison).why(found)
-            patterns = (*self.given, *found)
+                why = Comparison.of_plain(comparison).why(needed)
+            patterns = (*self.from_settings, *needed)
         return Tuned(
             goal=self.goal,
             patterns=patterns,
@@ -253,16 +264,16 @@ class Tuning:
             runs=len(runs),
             proof=self._proof(items, is_minimal),
             made=_made_by(self.journal.read(_MIXED)),
-            given=self.given,
+            from_settings=self.from_settings,
             why=why,
         )
 
     def _proof(self, items: Items | None, is_minimal: bool) -> str:
-        """Says which patterns were given, and whether fewer of the others would suffice."""
+        """Says which patterns come from the settings, and whether all others are needed."""
         parts = []
         others = "them"
-        if self.given:
-            parts.append(f"the settings keep {some(self.given)}")
+        if self.from_settings:
+            parts.append(f"the settings keep {some(self.from_settings)}")
             others = "the others"
         if items and is_minimal:
             parts.append(_MINIMAL.format(others))
