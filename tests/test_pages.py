@@ -86,7 +86,6 @@ AFTER = {
     "assert 'logits' in [node.name for node in result.graph.node]",
     "docs/ten-minutes.md": "assert report.by_layer() is not None",
     "docs/time.md": "assert len(timed.mixed) >= 3",
-    "docs/tune.md": "import os\nassert tuned.patterns == () and os.path.exists('keep.txt')",
 }
 
 

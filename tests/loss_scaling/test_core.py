@@ -15,7 +15,6 @@ from tests.loss_scaling.steps import (
     MODES,
     accumulates_gradients,
     assert_same,
-    by_families,
     eager_and_traced,
     gradients,
     in_mode,
