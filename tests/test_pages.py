@@ -12,7 +12,7 @@ of. A block's first line says its kind, where readers do not see it:
   it.
 """
 
-import io
+import contextlib
 import os
 import re
 import shlex
@@ -86,7 +86,6 @@ AFTER = {
     "assert 'logits' in [node.name for node in result.graph.node]",
     "docs/ten-minutes.md": "assert report.by_layer() is not None",
     "docs/time.md": "assert len(timed.mixed) >= 3",
-    "docs/tune.md": "import os\nassert tuned.patterns == () and os.path.exists('keep.txt')",
 }
 
 
@@ -209,8 +208,8 @@ def _start(command, folder, **variables):
     environ = running.environment(folder, {"AMP_TF_PRECISION": "bfloat16", **variables})
     environ["PATH"] = os.pathsep.join([str(folder / "bin"), os.environ["PATH"]])
     environ["PYTHONUNBUFFERED"] = "1"  # so that both streams come in order, as on a terminal
-    if words[:2] == ["amp-tf", "tune"]:
-        return _tuned(words, folder, environ)
+    if words[0] == "amp-tf" and words[1] in ("compare", "tune") and "--" in words:
+        return _in_this_process(words, folder, environ)
     programs = {"python": [], "amp-tf": ["-m", "amp_tf.cli.main"]}
     assert words[0] in programs, f"{command}: only python and amp-tf run here; say 'not run: WHY'"
     command = [sys.executable, *programs[words[0]], *words[1:]]
@@ -218,16 +217,34 @@ def _start(command, folder, **variables):
     return processes.run(command, cwd=folder, env=environ, timeout=400, **streams)
 
 
-def _tuned(words, folder, environ):
-    """Tunes in this process, so that the runs that it starts are forks."""
-    said = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ, environ):
+def _in_this_process(words, folder, environ):
+    """Runs a command that starts programs, so that these are forks."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        mock.patch.dict(os.environ, environ),
+        (folder / "said.txt").open("w+") as said,
+    ):
         patch.chdir(folder)
         patch.setattr(subprocess, "Popen", processes.start)
-        patch.setattr(sys, "stdout", said)
-        patch.setattr(sys, "stderr", said)
-        status = main([sys.executable if word == "python" else word for word in words[1:]])
-    return subprocess.CompletedProcess(words, status, said.getvalue())
+        with _written_to(said):
+            status = main([sys.executable if word == "python" else word for word in words[1:]])
+        return subprocess.CompletedProcess(words, status, Path(said.name).read_text())
+
+
+@contextlib.contextmanager
+def _written_to(file):
+    """What this process and those that it starts write goes to a file."""
+    kept = [os.dup(stream) for stream in (1, 2)]
+    try:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+        with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+            yield
+            file.flush()
+    finally:
+        for stream, copy in zip((1, 2), kept, strict=True):
+            os.dup2(copy, stream)
+            os.close(copy)
 
 
 def test_pages_are_short():

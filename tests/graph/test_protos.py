@@ -73,7 +73,7 @@ def meaning(text, number_of):
     return number_of[name], int(port)
 
 
-@settings(max_examples=500, deadline=None, derandomize=True, database=None)
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(
     st.lists(st.sampled_from(NAMES), unique=True).flatmap(
         lambda names: st.tuples(*(st.tuples(st.just(name), nodes, marks) for name in names))

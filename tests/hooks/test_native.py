@@ -331,11 +331,18 @@ def test_a_graph_waits_for_a_lock_that_is_kept_by_a_call_that_computes_nothing(s
 
 
 def keep_the_lock_at_work(seconds: float) -> None:
-    """Keeps the lock, while another thread computes without it, and for longer."""
-    digest = threading.Thread(target=hashlib.pbkdf2_hmac, args=("sha256", b"", b"", 16_000_000))
-    digest.start()
+    """Keeps the lock, while another thread computes without it, until that is let go."""
+    is_over = threading.Event()
+
+    def compute():
+        while not is_over.is_set():
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000)
+
+    thread = threading.Thread(target=compute)
+    thread.start()
     keep_the_lock(seconds)
-    digest.join()
+    is_over.set()
+    thread.join()
 
 
 @pytest.mark.usefixtures("patience")

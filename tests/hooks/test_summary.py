@@ -11,11 +11,12 @@ from amp_tf.painting.reasons import Rule
 from amp_tf.reporting import reports
 from amp_tf.reporting.reports import RewriteReport, Totals
 from amp_tf.rewriting.pipeline import rewrite
+from tests.as_cpu import onednn
 from tests.hooks import running
 from tests.reporting.reported_graphs import use_own_ledger
 from tests.small_graphs import graph
 
-pytestmark = pytest.mark.cpu_dependent
+of_this_cpu = pytest.mark.cpu_dependent
 
 PRODUCT = "f = tf.function(lambda x: tf.nn.relu(x @ x) @ x); f(tf.ones((32, 32)))"
 PLUGIN = "amp_tf.hooks.plugin"
@@ -40,6 +41,7 @@ PROGRAMS = {
 }
 
 
+@of_this_cpu
 @pytest.mark.parametrize("case", PROGRAMS)
 def test_nothing_converted_comes_with_the_reason(case, site_folder):
     code, variables, reason = PROGRAMS[case]
@@ -62,6 +64,7 @@ def swish(x):
 """
 
 
+@of_this_cpu
 @pytest.mark.parametrize(
     ("result", "is_converted", "text"),
     [
@@ -80,7 +83,9 @@ def test_fused_products_that_are_left_are_counted_with_the_reason(
         f"import tensorflow as tf{SWISH}tf.function(lambda x: "
         f"tf.exp({result}))(tf.random.normal((1, 8, 8, 8)))"
     )
-    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16", "TF_ENABLE_ONEDNN_OPTS": "1"}
+    variables = {running.SWITCH: "1", "AMP_TF_PRECISION": "float16"}
+    if not onednn.is_on():
+        variables["TF_ENABLE_ONEDNN_OPTS"] = "1"
     ended = running.run(
         ["-c", f"{code}; import amp_tf; print(amp_tf.report())"], site_folder, variables
     )

@@ -11,8 +11,6 @@ from amp_tf.hooks import switch
 from amp_tf.hooks.patches import Patches
 from tests.hooks import running
 
-pytestmark = pytest.mark.cpu_dependent
-
 
 def test_enable_raises_on_a_bad_value(monkeypatch):
     monkeypatch.setenv("AMP_TF_PRECISION", "float8")
@@ -245,6 +243,7 @@ def test_a_misspelt_variable_is_told_once(by_call, monkeypatch, caplog):
     ]
 
 
+@pytest.mark.cpu_dependent
 def test_on_and_off_before_and_after_tensorflow_is_imported(site_folder):
     """One process: each step runs a new function and says whether it was computed in bfloat16."""
     code = """

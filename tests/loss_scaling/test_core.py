@@ -15,7 +15,6 @@ from tests.loss_scaling.steps import (
     MODES,
     accumulates_gradients,
     assert_same,
-    by_families,
     eager_and_traced,
     gradients,
     in_mode,
@@ -261,19 +260,23 @@ def trained(library, optimizer, x, y, **how):
     return model.get_weights()
 
 
+EAGER = {"run_eagerly": True}
+TRACED = {"jit_compile": False}
+IN_LOOPS = {"jit_compile": False, "steps_per_execution": 4}
+COMPILED = {"jit_compile": True, "steps_per_execution": 4}  # Keras compiles a step as without
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "how",
+    ("family", "how"),
     [
-        {"run_eagerly": True},
-        {"jit_compile": False},
-        {"jit_compile": False, "steps_per_execution": 4},
-        # Keras compiles the step that it compiles without.
-        {"jit_compile": True, "steps_per_execution": 4},
+        *(("keras", how) for how in (EAGER, IN_LOOPS, COMPILED)),
+        # Both have the fit of tf_keras' models.
+        *(("tf_keras", how) for how in (TRACED, COMPILED)),
+        *(("legacy", how) for how in (EAGER, IN_LOOPS)),
     ],
     ids=str,
 )
-@by_families
 def test_case_12_fit_skips_poisoned_batches_whatever_way_it_runs(family, how):
     library = keras if family == "keras" else tf_keras
     x = np.random.RandomState(0).randn(64, 4).astype("float32")

@@ -83,18 +83,24 @@ def _told_and_done(function, *shapes, dtype=tf.float32):
     view = read_graph(graph.as_graph_def(add_shapes=True), Templates())
     is_f16 = np.zeros(view.node_count, np.bool_)
     found = computed_with_products(view, is_f16, KnownShapes.of_nodes(view))
-    told = []
-    for node in found:
-        op = view.ops[node]
-        if op in ASKED:
-            told.append(op)
-    there = collections.Counter(op for op in view.ops if op in ASKED)
+    told = collections.Counter(_label(view.names[node], view.ops[node]) for node in found)
+    there = collections.Counter(map(_label, view.names, view.ops))
     gone = there - _run(graph, fetches)
-    return sorted(told), sorted(gone.elements())
+    return [sorted(filter(None, labels.elements())) for labels in (told, gone)]
+
+
+def _label(name, op):
+    """An op that is asked for, with the activation that ends its chain where a graph has several;
+    empty for any other op.
+    """
+    if op not in ASKED:
+        return ""
+    scope, is_inside, _ = name.partition("/")
+    return f"{scope}: {op}" if is_inside and scope in ACTIVATIONS else op
 
 
 def _run(graph, fetches):
-    """Counts the ops that a session runs."""
+    """Counts the labels of the ops that a session runs."""
     feeds = {}
     for op in graph.get_operations():
         if op.type == "Placeholder":
@@ -106,7 +112,7 @@ def _run(graph, fetches):
         session.run(fetches, feeds, options=options, run_metadata=metadata)
     ops = collections.Counter()
     for partition in metadata.partition_graphs:
-        ops.update(node.op for node in partition.node)
+        ops.update(_label(node.name, node.op) for node in partition.node)
     return ops
 
 
@@ -123,23 +129,26 @@ ALONE = [product for product in PRODUCTS if product not in ADDED_TO]
 
 
 @TYPES
-@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize(
     ("product", "add"), [*itertools.product(ADDED_TO, ADDED), *((each, "") for each in ALONE)]
 )
 def test_what_follows_products_is_computed_with_those_with_which_tensorflow_computes_it(
-    product, add, activation, dtype
+    product, add, dtype
 ):
-    multiply, *shapes = PRODUCTS[product]
+    multiply, shape, filters = PRODUCTS[product]
 
     def function(*given):
         # What is fed has no known shape.
-        x, w, b, other = (tf.reshape(tensor, tensor.shape) for tensor in given)
-        biased = tf.nn.bias_add(multiply(x, w), b)
-        added = ADDED[add](biased, other)
-        return ACTIVATIONS[activation](added)
+        x, b, other, *weights = (tf.reshape(tensor, tensor.shape) for tensor in given)
+        results = []
+        for name, weight in zip(ACTIVATIONS, weights, strict=True):
+            with tf.name_scope(name):
+                biased = tf.nn.bias_add(multiply(x, weight), b)
+                results.append(ACTIVATIONS[name](ADDED[add](biased, other)))
+        return results
 
-    told, done = _told_and_done(function, *shapes, [CHANNELS], shapes[0], dtype=dtype)
+    each = [filters] * len(ACTIVATIONS)  # equal products would become one
+    told, done = _told_and_done(function, shape, [CHANNELS], shape, *each, dtype=dtype)
     assert told == done
 
 

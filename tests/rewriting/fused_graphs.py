@@ -126,8 +126,10 @@ NUMBERS = {"float16": 19, "bfloat16": 14}
 PRODUCTS = {step.op for step in SPLIT_PRODUCTS.values()}
 
 
-def judge(kind, precision):
-    """Returns what becomes of a kind, or nothing where this TensorFlow does not fuse it."""
+def judge(kind):
+    """Returns what becomes of a kind in each precision, or nothing where this TensorFlow does not
+    fuse it.
+    """
     given = made(KINDS[kind])
     fused = remapped(given)
     whole = []
@@ -137,43 +139,47 @@ def judge(kind, precision):
     if not whole:
         return None
     shapes = GraphShapes(given)  # the hooks know them too
-
-    def rewritten(graph):
-        config = amp_tf.AmpConfig(precision=precision)
-        return amp_tf.rewrite(graph, config, hardware=PLAIN_CPU, preserve=["fetch"], shapes=shapes)
-
-    split = rewritten(fused).graph
-    left = []
-    types = []
-    for node in split.node:
-        if node.op in SPLIT_PRODUCTS:
-            left.append(node.name)
-        elif node.op in PRODUCTS:
-            types.append(_is_16_bit(node, precision))
     values = feeds(given)
     exact = run(given, values)
-    found = run(split, values)
-    iterated = run(remapped(split), values)
-
     largest = np.abs(exact).max()
 
     def off(result):
         return float(np.abs(result - exact).max() / largest)
 
-    first = whole[0]
-    steps = [name.decode() for name in first.attr["fused_ops"].list.s]
-    names = [node.name for node in split.node]
-    unfused = run(rewritten(given).graph, values)
-    return {
-        "fused": [first.op, *steps],
-        "left": left,
-        "types": types,
-        "kept": first.name in names,
-        "again": rewritten(split).changed,
-        "as unfused": bool((found == unfused).all()),
-        "split": off(found),
-        "iterated": off(iterated),
-    }
+    def judged_in(precision):
+        config = amp_tf.AmpConfig(precision=precision)
+
+        def rewritten(graph):
+            return amp_tf.rewrite(
+                graph, config, hardware=PLAIN_CPU, preserve=["fetch"], shapes=shapes
+            )
+
+        split = rewritten(fused).graph
+        left = []
+        types = []
+        for node in split.node:
+            if node.op in SPLIT_PRODUCTS:
+                left.append(node.name)
+            elif node.op in PRODUCTS:
+                types.append(_is_16_bit(node, precision))
+        found = run(split, values)
+        iterated = run(remapped(split), values)
+        first = whole[0]
+        steps = [name.decode() for name in first.attr["fused_ops"].list.s]
+        names = [node.name for node in split.node]
+        unfused = run(rewritten(given).graph, values)
+        return {
+            "fused": [first.op, *steps],
+            "left": left,
+            "types": types,
+            "kept": first.name in names,
+            "again": rewritten(split).changed,
+            "as unfused": bool((found == unfused).all()),
+            "split": off(found),
+            "iterated": off(iterated),
+        }
+
+    return {precision: judged_in(precision) for precision in NUMBERS}
 
 
 def _is_16_bit(product, precision):
@@ -185,8 +191,5 @@ def _is_16_bit(product, precision):
 
 
 if __name__ == "__main__":
-    judged = {}
-    for kind in KINDS:
-        judged[kind] = {name: judge(kind, name) for name in NUMBERS}
-    print(json.dumps(judged))
+    print(json.dumps({kind: judge(kind) for kind in KINDS}))
     sys.stdout.flush()
