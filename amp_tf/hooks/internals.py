@@ -24,8 +24,13 @@ _LAST_NAMES = {"tensorflow": "compat", "keras": "Model", "tf_keras": "Model"}
 
 
 def is_imported(library: str) -> bool:
-    """Tells whether the import of TensorFlow, Keras or tf_keras is done."""
-    return hasattr(sys.modules.get(library), _LAST_NAMES[library])
+    """Tells whether the import of TensorFlow, Keras or tf_keras is done.
+
+    Keras on another backend, which runs no graph of TensorFlow's, does not count.
+    """
+    module: Any = sys.modules.get(library)
+    is_done = hasattr(module, _LAST_NAMES[library])
+    return is_done and (library != "keras" or module.backend.backend() == "tensorflow")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,6 +344,11 @@ TF1_SAVER = Internal(
     "restore checkpoints of a run without loss scaling",
     _UNSCALED,
 )
+TF1_SAVES = Internal(
+    "tensorflow: compat.v1.train.Saver.save",
+    "save a session that has not initialized the loss scale",
+    _UNSCALED,
+)
 GRADIENTS_BY_TAPE = Internal(
     "tensorflow.python.eager.backprop: GradientTape.gradient",
     "warn of loops that scale no loss, compare gradients with float32, and sum them in 16 bit",
@@ -482,8 +492,10 @@ READ = (
     Internal(
         "tensorflow: __internal__.tracking.DelegatingTrackableMixin "
         "__internal__.tracking.AutoTrackable "
-        "__internal__.tracking.AutoTrackable._track_trackable",
-        "save the loss scale in checkpoints",
+        "__internal__.tracking.AutoTrackable._track_trackable "
+        "__internal__.tracking.AutoTrackable._unconditional_checkpoint_dependencies "
+        "__internal__.tracking.AutoTrackable._unconditional_dependency_names",
+        "save the loss scale in checkpoints, or leave it out",
         "optimizers of Keras cannot be wrapped",
     ),
     Internal(

@@ -22,7 +22,6 @@ from amp_tf.hooks.internals import (
     KERAS_SCOPES,
     RECORD_OPERATION,
     TF_KERAS_SCOPES,
-    is_imported,
 )
 from amp_tf.hooks.patches import Patches
 from amp_tf.hooks.scope import change_backward
@@ -34,8 +33,7 @@ def install(patches: Patches) -> None:
     Idempotent; call it again after another was imported. The record outlives the hook, because its
     graphs do.
     """
-    if is_imported("keras") and sys.modules["keras"].backend.backend() == "tensorflow":
-        KERAS_SCOPES.surround(patches, _enter)
+    KERAS_SCOPES.surround(patches, _enter)
     TF_KERAS_SCOPES.patch(patches, _name_scope)
     RECORD_OPERATION.patch(patches, functools.partial(change_backward, _in_scope_of_now))
 

@@ -19,7 +19,7 @@ from amp_tf.callbacks import LossScaleMonitor, has_loss_scale
 from amp_tf.hooks import internals, notices, summary
 from amp_tf.hooks import state as process_state
 from amp_tf.hooks.patches import Patches
-from amp_tf.loss_scaling import LossScaleOptimizer, is_loss_scaled, ledger
+from amp_tf.loss_scaling import LossScaleOptimizer, find_adapter, is_loss_scaled, ledger
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.precision import Precision
 from amp_tf.reporting import reports
@@ -52,8 +52,13 @@ def runs_in_float16() -> bool:
 
 
 def should_scale(optimizer: Any) -> bool:
-    """Tells whether this optimizer needs a loss scale and does not have one."""
-    return optimizer is not None and not is_loss_scaled(optimizer) and runs_in_float16()
+    """Tells whether this optimizer needs a loss scale and does not have one.
+
+    A list of optimizers, as of tf_keras' ``WideDeepModel``, and tf_keras' ``TFOptimizer`` do not:
+    their training steps scale no loss.
+    """
+    is_bare = bool(find_adapter(optimizer)) and not is_loss_scaled(optimizer)
+    return is_bare and runs_in_float16()
 
 
 def surviving(where: str) -> contextlib.AbstractContextManager[None]:
@@ -159,6 +164,11 @@ def _shown_as_inner(wrapper: Any) -> Any:
         "from_config": inner.from_config,
     }
     object.__setattr__(wrapper, "__class__", type(own)(inner.__name__, (own,), shown))
+    # A program may assert that a checkpoint holds exactly what its objects do, also one from a run
+    # without loss scaling. A run that resumes finds the scale anew.
+    wrapper._unconditional_dependency_names.pop("loss_scale", None)
+    tracked = wrapper._unconditional_checkpoint_dependencies
+    tracked[:] = [reference for reference in tracked if reference.name != "loss_scale"]
     return wrapper
 
 

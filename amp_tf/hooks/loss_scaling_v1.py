@@ -59,6 +59,7 @@ def install(patches: Patches) -> None:
     internals.TF1_GRADIENTS.patch(patches, _call)
     internals.TF1_WRAPPER.surround(patches, _remember_wrapped)
     internals.TF1_SAVER.patch(patches, _restore)
+    internals.TF1_SAVES.patch(patches, _save)
     gradients.watch(patches, _note_sources)
     internals.WRITE_VARIABLES.surround(patches, _write)
 
@@ -184,6 +185,20 @@ def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
         fix="There is nothing to do; the next checkpoint holds the loss scale",
     )
     return None
+
+
+def _save(save: Any, saver: Any, /, sess: Any, *args: Any, **kwargs: Any) -> Any:
+    """Saves a session, whose program may have initialized no variables but its own."""
+    with surviving("tf.compat.v1.train.Saver.save"):
+        watched = getattr(getattr(sess, "graph", None), _WATCHED, {})
+        for wrapper in watched:
+            memory = wrapper._scaler.memory
+            for variable in (memory.scale, *memory.counters):
+                try:
+                    sess.run(variable)
+                except tf.errors.FailedPreconditionError:
+                    sess.run(variable.initializer)
+    return save(saver, sess, *args, **kwargs)
 
 
 def _without_scale(saver: Any, graph: Any, save_path: Any) -> list[tuple[str, Any]]:

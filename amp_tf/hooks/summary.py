@@ -42,6 +42,7 @@ TRACED_BEFORE = (
 ONLY_PIPELINES = (
     "TensorFlow ran no graph but those of input pipelines (tf.data), which stay in float32"
 )
+OTHER_BACKEND = "Keras runs on {backend}, and amp_tf converts nothing but TensorFlow's graphs"
 SKIPPED = "no graph that was not skipped has a matmul or convolution"  # a part of the line says why
 ALL_FAILED = "amp_tf failed on every graph"
 NO_PLUGIN = "TensorFlow gave amp_tf no graph"
@@ -228,7 +229,7 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Runt
             return NO_PLUGIN
         if _has_skipped():
             return SKIPPED
-        unseen = _unseen_product()
+        unseen = _unseen_product() or _other_backend()
         if not unseen and _has_pipelines():
             return ONLY_PIPELINES
         return unseen or EAGER
@@ -281,6 +282,14 @@ def _unseen_product() -> str:
             if node.op in PRODUCTS and node.attr["T"].type == FLOAT:
                 return UNSEEN_PRODUCT.format(example=name_in_python(name))
     return ""
+
+
+def _other_backend() -> str:
+    """Says that Keras runs on another backend; empty if it does not."""
+    keras: Any = sys.modules.get("keras")
+    if not hasattr(keras, "backend") or keras.backend.backend() == "tensorflow":
+        return ""
+    return OTHER_BACKEND.format(backend=keras.backend.backend())
 
 
 def _has_skipped() -> bool:

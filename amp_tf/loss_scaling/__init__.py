@@ -89,17 +89,25 @@ def LossScaleOptimizer(  # noqa: N802 - the name that Keras gives the class
             where="LossScaleOptimizer",
             fix="Wrap it once",
         )
+    adapter = find_adapter(inner_optimizer)
+    if not adapter:
+        raise TypeError(
+            "LossScaleOptimizer: expected an optimizer of keras, tf_keras or tf.compat.v1.train, "
+            f"got {inner_optimizer!r} of type "
+            f"{type(inner_optimizer).__module__}.{type(inner_optimizer).__qualname__}."
+        )
+    return importlib.import_module(adapter).wrap(inner_optimizer, initial_scale, **settings)
+
+
+def find_adapter(optimizer: Any) -> str:
+    """Returns the name of the module that wraps an optimizer; empty if there is none."""
     for module_name, path, adapter in _ADAPTERS:
         cls: Any = sys.modules.get(module_name)
         for part in path:
             cls = getattr(cls, part, None)
-        if cls is not None and isinstance(inner_optimizer, cls):
-            return importlib.import_module(adapter).wrap(inner_optimizer, initial_scale, **settings)
-    raise TypeError(
-        "LossScaleOptimizer: expected an optimizer of keras, tf_keras or tf.compat.v1.train, got "
-        f"{inner_optimizer!r} of type "
-        f"{type(inner_optimizer).__module__}.{type(inner_optimizer).__qualname__}."
-    )
+        if cls is not None and isinstance(optimizer, cls):
+            return adapter
+    return ""
 
 
 def is_loss_scaled(optimizer: Any) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import types
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -59,8 +59,10 @@ class _ScaleState(SavedScale, keras.losses.Loss):  # type: ignore[misc]
     "add_variable_from_reference",
     "exclude_from_weight_decay",
     "finalize_variable_values",
+    "set_weights",
     "stateless_apply",
     "update_step",
+    "variables",
 )
 class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _KerasWrapper):  # type: ignore[misc]
     """A Keras 3 optimizer that scales the loss and skips steps with nonfinite gradients.
@@ -113,10 +115,10 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         self._settings = dict(settings)
         # Loaded before build made the variables for them.
         self._pending_weights: dict[str, Any] | None = None
-        for setting in _INNER_SETTINGS:  # from now on they are read from the inner optimizer
-            self.__dict__.pop(setting, None)
-        # a learning rate and an iteration counter of the base class, which nothing reads
-        self._variables.clear()
+        # From now on these are read from the inner optimizer.
+        for name in (*_INNER_SETTINGS, "_iterations", "_learning_rate"):
+            self.__dict__.pop(name, None)
+        self._variables.clear()  # of the two that had been made for the base class
         start = keras.initializers.Constant(schedule.initial_state().scale)
         with _scope_of(inner_optimizer):
             self._scale = self.add_variable(
@@ -134,28 +136,61 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         seen._track_trackable(checkpointed, "loss_scale", overwrite=True)
 
     @without_autograph
-    def apply_gradients(self, grads_and_vars: Pairs) -> Any:
+    def apply_gradients(self, grads_and_vars: Pairs, *args: Any, **kwargs: Any) -> Any:
         """As :meth:`apply`, by pairs.
 
-        Returns the result of a user's own optimizer; tensors in it are zero for a step that was
-        skipped. Others give the inner optimizer's counter, which skipped steps do not advance.
+        Other arguments go to a user's own optimizer, whose result is returned; tensors in it are
+        zero for a step that was skipped. Others give the inner optimizer's counter, which skipped
+        steps do not advance.
         """
-        self._step("apply_gradients", *unzip(grads_and_vars))
         inner = self.inner_optimizer
+
+        def step(grads: Any, variables: Any, args: Any, kwargs: Any) -> None:
+            pairs = list(zip(grads, variables, strict=True))
+            store_result(inner, inner.apply_gradients(pairs, *args, **kwargs))
+
+        self._step("apply_gradients", step, *unzip(grads_and_vars), args, kwargs)
         return take_result(inner, _counter_of(inner))
 
     @without_autograph
-    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+    def apply(
+        self,
+        grads: Sequence[Any],
+        trainable_variables: Sequence[Any] | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         """Applies one step, or skips it.
 
         ``grads`` has a gradient or ``None`` for each of ``trainable_variables``. Without these, the
-        variables are those with which the optimizer was built.
+        variables are those with which the optimizer was built. Other arguments and results are
+        those of a user's own optimizer, as for :meth:`apply_gradients`.
         """
-        self._step("apply", grads, trainable_variables)
+        inner = self.inner_optimizer
+
+        def step(grads: Any, variables: Any, args: Any, kwargs: Any) -> None:
+            store_result(inner, inner.apply(grads, variables, *args, **kwargs))
+
+        self._step("apply", step, grads, trainable_variables, args, kwargs)
+        return take_result(inner, None)
 
     def _step(
-        self, method: str, grads: Sequence[Any], trainable_variables: Sequence[Any] | None
+        self,
+        method: str,
+        step: Callable[..., None],
+        grads: Sequence[Any],
+        trainable_variables: Sequence[Any] | None,
+        *arguments: Any,
     ) -> None:
+        """Takes or skips a step of the inner optimizer.
+
+        Args:
+            method: the one that the loop called.
+            step: calls that method of the inner optimizer, which may be the user's; it is called
+                with the gradients, their variables and the arguments.
+            grads, trainable_variables: as for :meth:`apply`.
+            *arguments: positional ones and those by name.
+        """
         if len(grads) == 0:
             return
         inner = self.inner_optimizer
@@ -167,7 +202,7 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         where = f"optimizer '{inner.name}'"
         if not self._scaler.decides(where) or not self.built:
             with scaled_step(), replicas.sums_of_one(_parts_of(inner), _SUM):
-                self._call(method, grads, trainable_variables)
+                step(grads, trainable_variables, *arguments)
             return
         replicas.check_in_replica(method)
         if trainable_variables is None:
@@ -178,22 +213,14 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         accumulated = [getattr(part, _ACCUMULATION, None) or 1 for part in parts]
         self._scaler.step(
             self._scaler.unscaled(grads, variables, where),
-            lambda grads: self._call(method, grads, variables),
+            lambda grads, *arguments: step(grads, variables, *arguments),
             around=functools.partial(_around_step, parts),
             clips_norm=clips_norm(parts),
             headroom=max(accumulated) * replicas.count(),
             variables=variables,
+            arguments=arguments,
             owner=inner,
         )
-
-    def _call(self, method: str, grads: Any, variables: Any) -> None:
-        """Calls the inner optimizer's method that the loop called, which may be the user's."""
-        inner = self.inner_optimizer
-        if method == "apply":
-            inner.apply(grads, variables)
-        else:
-            pairs = list(zip(grads, variables, strict=True))
-            store_result(inner, inner.apply_gradients(pairs))
 
     def build(self, var_list: Sequence[Any]) -> None:
         """Creates the inner optimizer's variables, and restores those that were loaded before."""
@@ -235,11 +262,6 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         if "_scaler" in self.__dict__:
             self.inner_optimizer.iterations = value
 
-    @property
-    def variables(self) -> list[Any]:
-        """The wrapped optimizer's variables, then the scale and its counters."""
-        return [*self.inner_optimizer.variables, *self._variables]
-
     def save_own_variables(self, store: Any) -> None:
         """Writes what the inner optimizer alone would write; the scale goes to its own group."""
         if self._pending_weights is None:
@@ -279,21 +301,6 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         wrapper = {name: arrays[str(number)] for number, name in enumerate(_KERAS_WRAPPER)}
         self._scale.assign(usable_scale(float(wrapper["dynamic_scale"]), self._scaler.schedule))
         self._counters.assign([int(wrapper["step_counter"]), 0, 0, 0, 0, 0])
-
-    def get_weights(self) -> list[Any]:
-        """Copies of all ``variables``, as arrays."""
-        return [variable.numpy() for variable in self.variables]
-
-    def set_weights(self, weights: Sequence[Any]) -> None:
-        """Sets all ``variables``, or those of the inner optimizer alone."""
-        variables = self.variables
-        if len(weights) not in (len(variables), len(variables) - len(self._variables)):
-            raise ValueError(
-                f"optimizer '{self.name}' has {len(variables)} variables, got {len(weights)} "
-                "arrays. Build the optimizer first with build(trainable_variables)."
-            )
-        for variable, weight in zip(variables, weights, strict=False):
-            variable.assign(weight)
 
     def get_config(self) -> dict[str, Any]:
         """The settings, from which :meth:`from_config` makes the same optimizer."""

@@ -22,13 +22,9 @@ from amp_tf.loss_scaling.wrapping import (
     InnerSettings,
     SavedScale,
     ScalingMethods,
-    accepted,
     delegating,
     without_autograph,
 )
-
-#: arguments of ``apply_gradients`` by name
-Keywords = dict[str, Any]
 
 
 class _ScaleVariables(keras_wrappers._DynamicLossScaleState):  # type: ignore[misc]
@@ -98,16 +94,18 @@ class _Scaling(ScalingMethods, InnerSettings):
     def _place(self) -> str:
         return f"{type(self._optimizer).__name__} optimizer"  # for messages
 
-    def _step(self, given: Pairs, keywords: Keywords, of_caller: Keywords) -> Any:
+    def _step(self, given: Pairs, *arguments: Any) -> Any:
         """Takes or skips the inner optimizer's step, which sums gradients over replicas itself.
 
-        ``keywords`` are given to a user's own optimizer if it takes them, and ``of_caller`` always.
+        ``arguments`` are those of the caller: positional ones, and those by name.
         """
         inner = self._optimizer
-        method = inner.apply_gradients
-        keywords = {**accepted(method, **keywords), **of_caller}
+
+        def step(pairs: Any, args: Any, kwargs: Any) -> Any:
+            return inner.apply_gradients(pairs, *args, **kwargs)
+
         if not self._scaler.decides(self._place):
-            return method(given, **keywords)
+            return step(given, *arguments)
         with tf.init_scope():  # variables must not be created inside a condition
             self._create(given)
         replicas.check_in_replica("apply_gradients")
@@ -116,8 +114,8 @@ class _Scaling(ScalingMethods, InnerSettings):
         gradients, variables = unzip(pairs)
         self._scaler.nonfinite_variables.watch(variables)
 
-        def apply(gradients: Any) -> Any:
-            result = method(list(zip(gradients, variables, strict=True)), **keywords)
+        def apply(gradients: Any, *arguments: Any) -> Any:
+            result = step(list(zip(gradients, variables, strict=True)), *arguments)
             kept.store_result(inner, result)
             return result
 
@@ -128,6 +126,7 @@ class _Scaling(ScalingMethods, InnerSettings):
             clips_norm=finite.clips_norm([inner]),
             headroom=replicas.count(),
             variables=variables,
+            arguments=arguments,
             owner=inner,
         )
         return kept.take_result(inner, self._done(taken))
@@ -162,27 +161,16 @@ class LossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizerV3):  # type
         self._scaler.nonfinite_variables.watch(variables)
 
     @without_autograph
-    def apply_gradients(
-        self,
-        grads_and_vars: Pairs,
-        name: str | None = None,
-        skip_gradients_aggregation: bool = False,
-        experimental_aggregate_gradients: bool = True,
-        **kwargs: Any,
-    ) -> Any:
+    def apply_gradients(self, grads_and_vars: Pairs, *args: Any, **kwargs: Any) -> Any:
         """Applies one step, or skips it; returns the inner optimizer's counter.
 
-        ``experimental_aggregate_gradients`` is the older opposite of
-        ``skip_gradients_aggregation``. Other arguments go to a user's own optimizer, whose result
-        is returned; tensors in it are zero for a step that was skipped.
+        Other arguments are those of the inner optimizer, which may be a user's own; then its result
+        is returned, and tensors in it are zero for a step that was skipped.
         """
         pairs = list(grads_and_vars)
         if not pairs:
             return self.iterations
-        keywords: Keywords = {"name": name}
-        if skip_gradients_aggregation or not experimental_aggregate_gradients:
-            keywords["skip_gradients_aggregation"] = True
-        return self._step(pairs, keywords, kwargs)
+        return self._step(pairs, args, kwargs)
 
     def _create(self, given: Pairs) -> None:
         # As in the inner optimizer's own step, whose files name its variables so.
@@ -209,27 +197,19 @@ class LegacyLossScaleOptimizer(_Scaling, keras_wrappers.LossScaleOptimizer):  # 
         return self._optimizer._name
 
     @without_autograph
-    def apply_gradients(
-        self,
-        grads_and_vars: Pairs,
-        name: str | None = None,
-        experimental_aggregate_gradients: bool = True,
-        **kwargs: Any,
-    ) -> Any:
+    def apply_gradients(self, grads_and_vars: Pairs, *args: Any, **kwargs: Any) -> Any:
         """Applies one step, or skips it; in a TF1 graph returns the operation to run.
 
         Arguments and results of a user's own optimizer are passed on, as by
         :meth:`LossScaleOptimizer.apply_gradients`.
         """
-        keywords: Keywords = {"name": name}
-        if not experimental_aggregate_gradients:
-            keywords["experimental_aggregate_gradients"] = False
-        return self._step(list(grads_and_vars), keywords, kwargs)
+        return self._step(list(grads_and_vars), args, kwargs)
 
     def _create(self, given: Pairs) -> None:
-        _ = self._optimizer.iterations
         gradients, variables = unzip(given)
-        self._optimizer._create_all_weights(finite.with_gradient(variables, gradients))
+        # As in the inner optimizer's own step, whose files name its variables so.
+        with tf.name_scope(self._optimizer._name):
+            self._optimizer._create_all_weights(finite.with_gradient(variables, gradients))
 
     def _done(self, taken: Any) -> Any:
         if tf.executing_eagerly():

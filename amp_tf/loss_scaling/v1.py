@@ -12,6 +12,7 @@ import tensorflow as tf
 from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.calls import inner_call
+from amp_tf.loss_scaling.ledger import DEFAULT_MAX_SKIPS
 from amp_tf.loss_scaling.scaler import Memory, Pairs, Scaler, unzip
 from amp_tf.loss_scaling.schedule import DEFAULT_INITIAL_SCALE, Schedule, build_schedule
 from amp_tf.loss_scaling.wrapping import (
@@ -111,9 +112,10 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
 
     ``minimize`` needs nothing else; gradients may be clipped between ``compute_gradients``, which
     returns them unscaled, and ``apply_gradients``. A skipped step changes nothing but the scale and
-    its counters: ``global_step`` stays, unless the gradients come from accumulators, as those of
-    ``SyncReplicasOptimizer`` do. A graph that calls ``tf.gradients`` itself scales the loss with
-    :meth:`scale_loss`, and ``apply_gradients`` then unscales.
+    its counters: ``global_step`` stays, unless a hundred steps were skipped in a row, or the
+    gradients come from accumulators, as those of ``SyncReplicasOptimizer`` do. A graph that calls
+    ``tf.gradients`` itself scales the loss with :meth:`scale_loss`, and ``apply_gradients`` then
+    unscales.
 
     Arguments and errors are those of :func:`amp_tf.LossScaleOptimizer`.
     """
@@ -183,10 +185,8 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         if tf.executing_eagerly():
             return taken
         done = [taken]
-        if is_accumulated and global_step is not None:
-            # Accumulators drop gradients of the steps before theirs, and count skipped ones.
-            missing = tf.cast(tf.logical_not(taken), global_step.dtype.base_dtype)
-            done.append(_v1.assign_add(global_step, missing))
+        if global_step is not None and (is_accumulated or not tf.distribute.has_strategy()):
+            done.append(self._count_skipped(global_step, taken, is_accumulated))
         train_op = tf.group(*done, name=name or self.get_name())
         if train_op not in _v1.get_collection_ref(_v1.GraphKeys.TRAIN_OP):
             _v1.add_to_collection(_v1.GraphKeys.TRAIN_OP, train_op)
@@ -211,6 +211,18 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         zeroed = [finite.map_values(zero, gradient) for gradient in gradients]
         applied = self._apply(list(zip(zeroed, variables, strict=True)), {})
         return tf.group(applied, taken)
+
+    def _count_skipped(self, global_step: Any, taken: Any, is_accumulated: bool) -> Any:
+        """Counts a skipped step in ``global_step`` where that must go on; returns the operation.
+
+        Accumulators drop gradients of the steps before theirs. And a program that trains until some
+        step is reached would never end if all were skipped, as where the data is NaN.
+        """
+        with tf.control_dependencies([taken]):
+            skipped_in_row = self._scaler.memory.load().skipped_in_row
+        is_counted = tf.constant(is_accumulated) | (skipped_in_row >= DEFAULT_MAX_SKIPS)
+        missing = tf.cast(~taken & is_counted, global_step.dtype.base_dtype)
+        return _v1.assign_add(global_step, missing)
 
     def delegate_to(self, methods: Mapping[str, Any]) -> None:
         """Makes the wrapper call these in place of the inner optimizer's own, which call it."""

@@ -65,6 +65,23 @@ class StateMethods:
             self.schedule, self._scaler.nonfinite_variables.names(), session
         )
 
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+        """Called by TensorFlow when it saves.
+
+        A SavedModel of a training step holds all variables that the step writes; a checkpoint holds
+        those that the library tracks.
+        """
+        children: dict[str, Any] = super()._trackable_children(save_type, **kwargs)  # type: ignore[misc]
+        if save_type != "savedmodel":
+            return children
+        memory = self._scaler.memory
+        flags = self._scaler.nonfinite_variables.flags
+        written = dict(children)
+        for place, variable in enumerate((memory.scale, *memory.counters, memory.last_skip, flags)):
+            if variable is not None:
+                written[f"loss_scale_{place}"] = variable
+        return written
+
 
 class ScalingMethods(StateMethods):
     """Methods that scale and unscale, in place of those of the library's class."""
@@ -158,19 +175,22 @@ def accepted(method: Callable[..., Any], **keywords: Any) -> dict[str, Any]:
 
 
 class InnerSettings:
-    """Delegates attributes that the wrapper lacks, such as momentum, to the inner optimizer."""
+    """Delegates attributes that the wrapper lacks, such as momentum, to the inner optimizer.
+
+    So are private ones: programs read ``_learning_rate``, which may be a schedule.
+    """
 
     _inner = "inner_optimizer"  #: the attribute that holds that optimizer
     #: its settings alone, although the library's wrapper has such attributes
     _of_inner: frozenset[str] = frozenset()
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or self._inner not in self.__dict__:
+        if name.startswith("__") or self._inner not in self.__dict__:
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
         return getattr(self.__dict__[self._inner], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        is_own = name.startswith("_") or name in self.__dict__ or hasattr(type(self), name)
+        is_own = name in self.__dict__ or hasattr(type(self), name)
         inner = None
         if "_scaler" in self.__dict__:  # else it is still being made
             inner = self.__dict__.get(self._inner)

@@ -1,5 +1,6 @@
 """The line at exit: what was converted, or why nothing was."""
 
+import keras
 import pytest
 
 import _amp_tf_start
@@ -246,6 +247,13 @@ def test_the_state_tells_why(graphs, seen, reason, monkeypatch):
     )  # which other tests may have run in this process
     state = process_state.Runtime(**seen)
     assert summary.why_nothing(RewriteReport(), Totals(graphs=graphs), state) == reason
+
+
+@pytest.mark.usefixtures("nothing_seen")
+def test_another_backend_of_keras_is_named(monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    why = summary.why_nothing(RewriteReport(), Totals(), process_state.Runtime())
+    assert why == "Keras runs on jax, and amp_tf converts nothing but TensorFlow's graphs"
 
 
 @pytest.mark.parametrize(("home", "reason"), [(PLUGIN, f": {summary.NO_PLUGIN}"), (XLA, "")])

@@ -287,3 +287,27 @@ def test_case_33_a_copy_has_the_state_and_goes_its_own_way(clone):
     take_step(other, np.inf, weight)
     assert float(scaler.loss_scale) == 4.0
     assert float(other.loss_scale) == 2.0
+
+
+class Exported(tf.Module):
+    """A module whose training step can be called from a SavedModel."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = tf.Variable(1.0)
+        self.scaler = amp_tf.LossScaler()
+
+    @tf.function(input_signature=[tf.TensorSpec([])])
+    def train(self, gradient):
+        scaled = self.scaler.unscale([self.scaler.scale(gradient)])
+        self.scaler.step(lambda gradients: self.weight.assign_sub(gradients[0]), scaled)
+        return self.weight.read_value(), self.scaler.loss_scale.read_value()
+
+
+def test_a_step_is_exported_with_its_scale(tmp_path):
+    trainer = Exported()
+    trainer.train(tf.constant(np.nan))
+    tf.saved_model.save(trainer, str(tmp_path))
+    exported = tf.saved_model.load(str(tmp_path))
+    assert list(map(float, exported.train(tf.constant(0.25)))) == [0.75, 2.0**14]
+    assert list(map(float, exported.train(tf.constant(np.inf)))) == [0.75, 2.0**13]

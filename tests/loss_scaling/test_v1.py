@@ -65,6 +65,17 @@ def test_case_14_and_20_a_session_skips_a_nonfinite_step_and_global_step_waits(c
     assert (status.scale, status.skipped, status.steps, status.last_change) == (2.0**14, 1, 7, 4)
 
 
+def test_global_step_goes_on_after_a_hundred_skipped_steps_so_that_a_program_ends():
+    wrapped = Graph(True)
+    with wrapped.session() as session:
+        wrapped.train([BAD] * 99, session)
+        assert session.run(wrapped.steps) == 0
+        wrapped.train([BAD] * 3, session)
+        assert session.run(wrapped.steps) == 3
+        wrapped.train([GOOD[0], BAD], session)
+        assert session.run(wrapped.steps) == 4
+
+
 def test_case_31_and_32_a_saver_of_a_wrapped_graph_restores_into_wrapped_and_bare(tmp_path):
     wrapped = Graph(True, dynamic_growth_steps=2)
     again = Graph(True, dynamic_growth_steps=2)

@@ -128,22 +128,58 @@ def test_the_decayed_learning_rate_of_a_legacy_optimizer_is_read_through_the_wra
 
 def with_factor(base):
     class Own(base):
-        def apply_gradients(self, grads_and_vars, name=None, factor=1.0, **kwargs):
-            pairs = [(gradient * factor, variable) for gradient, variable in grads_and_vars]
-            return super().apply_gradients(pairs, name=name, **kwargs)
+        def apply_gradients(self, grads_and_vars, factor=1.0, *, offset=0.0):
+            pairs = [
+                (gradient * factor + offset, variable) for gradient, variable in grads_and_vars
+            ]
+            return super().apply_gradients(pairs)
 
     return Own
 
 
-@OF_TF_KERAS
+@by_families
 @pytest.mark.parametrize("enabled", [True, False])
 def test_arguments_of_a_users_apply_gradients_are_passed_on(family, enabled):
-    weight = tf.Variable(1.0)
+    weight = keras.Variable(1.0) if family == "keras" else tf.Variable(1.0)
     inner = with_factor(FAMILIES[family].SGD)(0.5)
     optimizer = amp_tf.LossScaleOptimizer(inner, enabled=enabled)
     pairs = [(optimizer.scale_loss(tf.constant(1.0)), weight)]
-    optimizer.apply_gradients(pairs, factor=2.0)
-    assert weight.numpy() == 0.0
+    optimizer.apply_gradients(pairs, 2.0, offset=-1.0)
+    assert weight.numpy() == 0.5
+
+
+@eager_and_traced
+def test_arguments_and_the_result_of_a_users_apply_are_passed_on(mode):
+    class Own(keras.optimizers.SGD):
+        def apply(self, grads, trainable_variables=None, factor=1.0):
+            super().apply([gradient * factor for gradient in grads], trainable_variables)
+            return tf.linalg.global_norm(grads)
+
+    weight = keras.Variable(1.0)
+    optimizer = amp_tf.LossScaleOptimizer(Own(0.5))
+
+    def step(gradient, factor):
+        return optimizer.apply([optimizer.scale_loss(gradient)], [weight], factor=factor)
+
+    run = in_mode(step, mode)
+    assert float(run(tf.constant(3.0), tf.constant(2.0))) == 3.0
+    assert float(weight.numpy()) == -2.0
+
+
+@by_families
+def test_private_attributes_are_those_of_the_inner_optimizer(family):
+    inner = FAMILIES[family].SGD(0.5, momentum=0.9)
+    inner._note = "of the program"
+    optimizer = amp_tf.LossScaleOptimizer(inner)
+    if family == "legacy":
+        assert optimizer._get_hyper("learning_rate") == 0.5
+    else:
+        assert optimizer._learning_rate is inner._learning_rate
+    assert optimizer._note == "of the program"
+    optimizer._note = "changed"
+    assert inner._note == "changed"
+    with pytest.raises(AttributeError):
+        _ = optimizer._no_such_name
 
 
 def returning(base, answer):

@@ -30,6 +30,14 @@ def test_case_30_with_bfloat16_nothing_is_even_patched(library):
     assert library.Model.compile is before
 
 
+def test_keras_on_another_backend_is_not_even_patched(monkeypatch):
+    before = keras.Model.compile
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with installed():
+        assert keras.Model.compile is before
+        assert tf_keras.Model.compile.__wrapped__ is not before
+
+
 def test_a_failure_in_the_hook_leaves_the_program_alone_and_says_so_once(log, monkeypatch):
     def broken():
         raise OSError("no devices")

@@ -7,6 +7,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import tf_keras
 
 import amp_tf
@@ -101,6 +102,16 @@ def test_a_wrapper_that_no_user_wrote_shows_the_class_and_the_settings_of_the_op
     assert (config["learning_rate"], config["clipnorm"]) == (0.25, 2.0)
     assert type(type(optimizer).from_config(config)) is library.optimizers.Adam
     assert library.optimizers.serialize(optimizer)["class_name"] == "Adam"
+    bare = make_model(library)
+    bare.compile(library.optimizers.Adam(0.25, clipnorm=2.0), "mse")
+    bare.fit(X, Y, verbose=0)
+    assert summary_of(model) == summary_of(bare)  # counts the optimizer's parameters
+
+
+def summary_of(model):
+    lines = []
+    model.summary(print_fn=lambda line, **_: lines.append(line.replace(model.name, "")))
+    return "\n".join(lines).partition("Total params")[2]
 
 
 def test_a_wrapper_that_the_user_wrote_stays_in_the_files(library, tmp_path):
@@ -167,3 +178,73 @@ def test_fit_may_be_wrapped_by_a_function_that_names_no_arguments(library, monke
             "loss",
             "loss_scale",
         }
+
+
+@pytest.mark.parametrize("is_scaled_first", [True, False])
+def test_a_checkpoint_holds_what_it_holds_in_float32(library, is_scaled_first, tmp_path):
+    def make():
+        model = make_model(library)
+        model.compile(library.optimizers.Adam(0.25), "mse")
+        model.optimizer.build(model.trainable_variables)
+        return model
+
+    def make_scaled():
+        with installed():
+            return make()
+
+    makers = [make_scaled, make]
+    if not is_scaled_first:
+        makers.reverse()
+    first, second = (maker() for maker in makers)
+    first.fit(X, Y, verbose=0)
+    path = tf.train.Checkpoint(model=first, optimizer=first.optimizer).write(str(tmp_path / "c"))
+    restored = tf.train.Checkpoint(model=second, optimizer=second.optimizer).read(path)
+    restored.assert_consumed()
+    assert int(second.optimizer.iterations.numpy()) == int(first.optimizer.iterations.numpy()) > 0
+
+
+class Trainer(tf.Module):
+    """TFLite's tutorial on training on a device."""
+
+    def __init__(self, library):
+        self.model = make_model(library)
+        self.model.compile(library.optimizers.SGD(0.25), "mse")
+        self.optimizer = self.model.optimizer
+        self.optimizer.build(self.model.trainable_variables)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 4]), tf.TensorSpec([None, 1])])
+    def train(self, x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.model(x) - y) ** 2)
+        variables = self.model.trainable_variables
+        gradients = tape.gradient(loss, variables)
+        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return loss
+
+
+def test_a_training_step_is_exported_and_goes_on(library, tmp_path):
+    with installed():
+        trainer = Trainer(library)
+        losses = [float(trainer.train(X, Y)) for _ in range(2)]
+        tf.saved_model.save(trainer, str(tmp_path / "exported"))
+    assert is_ours(trainer.optimizer)
+    exported = tf.saved_model.load(str(tmp_path / "exported"))
+    assert float(exported.train(X, Y)) == float(trainer.train(X, Y)) < losses[-1]
+    assert np.isnan(exported.train(X * np.nan, Y))
+    assert float(exported.train(X, Y)) == float(trainer.train(X, Y))
+
+
+def test_optimizers_that_no_training_step_scales_for_are_left_alone(log):
+    def train(compiled, model=None):
+        model = model or make_model(tf_keras)
+        model.compile(compiled, "mse")
+        model.fit(X, Y, verbose=0)
+        return model.optimizer
+
+    linear = tf_keras.experimental.LinearModel()
+    deep = tf_keras.Sequential([tf_keras.layers.Dense(1)])
+    with installed():
+        wide = tf_keras.experimental.WideDeepModel(linear, deep)
+        assert not any(map(is_ours, train(["sgd", "adam"], wide)))
+        train(tf.compat.v1.train.GradientDescentOptimizer(0.01))
+    assert log("automatic loss scaling failed") == []

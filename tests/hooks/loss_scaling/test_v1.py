@@ -283,14 +283,19 @@ def test_a_class_gets_its_own_step_back():
 
 
 @pytest.mark.parametrize("first", ["initializer", "optimizer"])
-def test_a_session_need_not_initialize_what_the_program_does_not_know(first, small):
+def test_a_session_need_not_initialize_what_the_program_does_not_know(first, small, tmp_path):
     session, weight, _ = small
     initialize = weight.initializer
     if first == "initializer":
         initialize = v1.global_variables_initializer()
     step = v1.train.GradientDescentOptimizer(0.25).minimize(tf.reduce_sum(weight**2))
+    saver = v1.train.Saver()
     session.run(initialize)
+    saver.save(session, str(tmp_path / "before"))
     for _ in range(2):
         session.run(step)
     assert session.run(weight).tolist() == [0.25]
+    assert session.run(v1.global_variables("current_loss_scale")) == [2.0**15]
+    saver.restore(session, str(tmp_path / "before"))
+    assert session.run(weight).tolist() == [1.0]
     assert session.run(v1.global_variables("current_loss_scale")) == [2.0**15]
