@@ -20,23 +20,23 @@ sys.path.append(str(ROOT / "scripts"))
 import code_sizes  # noqa: E402  (a program of that folder)
 
 BUDGET = {
-    "*.py": (6653, 8),
-    "cli/": (13185, 14),
-    "cpu/": (5562, 3),
-    "graph/": (21029, 14),
-    "hooks/": (22567, 22),
-    "loss_scaling/": (17651, 13),
-    "offline/": (9995, 6),
+    "*.py": (6695, 8),
+    "cli/": (13167, 15),
+    "cpu/": (5563, 3),
+    "graph/": (21095, 16),
+    "hooks/": (22824, 22),
+    "loss_scaling/": (17758, 13),
+    "offline/": (9914, 6),
     "oplists/": (8207, 8),
-    "painting/": (24148, 19),
-    "reporting/": (12914, 8),
-    "rewriting/": (20148, 9),
-    "tools/": (40159, 32),
-    "package": (202218, 156),
+    "painting/": (24170, 19),
+    "reporting/": (12918, 8),
+    "rewriting/": (20194, 12),
+    "tools/": (40063, 32),
+    "package": (202568, 162),
     "C": (2231, 1),
-    "tests": (279803, 279),
+    "tests": (281957, 280),
     "benchmarks": (75575, 79),
-    "scripts": (24467, 25),
+    "scripts": (24466, 25),
 }
 """At most so many AST nodes (of C: tokens) and files."""
 OTHERS = {"tuples": 5, "conditional": 15, "comprehensions": 40, "wide": 0.3, "decode": 1}
