@@ -25,6 +25,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from amp_tf.errors import first_line
 from amp_tf.hooks import gradients, internals, notices, state
 from amp_tf.hooks.loss_scaling import CUSTOM_LOOP, runs_in_float16, should_scale, surviving
 from amp_tf.hooks.patches import Patches
@@ -143,7 +144,7 @@ def _override(apply_gradients: Any, optimizer: Any, /, *args: Any, **kwargs: Any
             raise
         # This raises the error, too, if it is the program's own mistake.
         step = wrapper.apply_zeros_for_nonfinite(pairs)
-        why = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        why = f"{type(error).__name__}: {first_line(error)}"
         notices.warn_once(
             "loss_scaling.unconditional",
             f"the step cannot be built inside a condition ({why}), so steps with nonfinite "
