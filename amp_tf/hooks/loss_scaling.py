@@ -155,20 +155,23 @@ def _shown_as_inner(wrapper: Any) -> Any:
     ``isinstance`` and ``get_config`` answer as before, and files name the bare optimizer. An
     optimizer that is made of these settings is bare.
     """
+    from amp_tf.loss_scaling.wrapping import untrack
+
     own: Any = type(wrapper)
     inner: Any = type(wrapper.inner_optimizer)
     shown = {
         "__class__": property(lambda _: inner),
         "__module__": own.__module__,
         "get_config": lambda self: self.inner_optimizer.get_config(),
-        "from_config": inner.from_config,
     }
+    # Keras 3 pickles the second one, which must be of a class that pickle finds.
+    for name in ("from_config", "_unpickle_model"):
+        if hasattr(inner, name):
+            shown[name] = getattr(inner, name)
     object.__setattr__(wrapper, "__class__", type(own)(inner.__name__, (own,), shown))
     # A program may assert that a checkpoint holds exactly what its objects do, also one from a run
     # without loss scaling. A run that resumes finds the scale anew.
-    wrapper._unconditional_dependency_names.pop("loss_scale", None)
-    tracked = wrapper._unconditional_checkpoint_dependencies
-    tracked[:] = [reference for reference in tracked if reference.name != "loss_scale"]
+    untrack(wrapper, "loss_scale")
     return wrapper
 
 

@@ -23,6 +23,7 @@ from amp_tf.loss_scaling.wrapping import (
     SavedScale,
     ScalingMethods,
     delegating,
+    untrack,
     without_autograph,
 )
 
@@ -60,9 +61,10 @@ class _Scaling(ScalingMethods, InnerSettings):
         **settings: Any,
     ) -> None:
         schedule = build_schedule(initial_scale, dynamic_growth_steps, **settings)
-        # A model that is compiled twice with one optimizer wraps it twice. This only matters if
-        # both wrappers are used.
+        # A program may compile twice with one optimizer, which is then wrapped twice, with a scale
+        # for each model.
         inner_optimizer._is_wrapped_by_loss_scale_optimizer = False
+        untrack(inner_optimizer, "loss_scale", "base_optimizer")
         super().__init__(inner_optimizer)  # type: ignore[call-arg]
         variables = _ScaleVariables(schedule)
         named = {

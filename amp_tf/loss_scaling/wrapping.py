@@ -147,6 +147,15 @@ def _scaling(wrapper: Any, inner: Any) -> Any:
     return made
 
 
+def untrack(trackable: Any, *names: str) -> None:
+    """Takes children of an object out of TensorFlow's checkpoints, those that are there."""
+    trackable._maybe_initialize_trackable()
+    for name in names:
+        trackable._unconditional_dependency_names.pop(name, None)
+    tracked = trackable._unconditional_checkpoint_dependencies
+    tracked[:] = [reference for reference in tracked if reference.name not in names]
+
+
 def delegating(*names: str) -> Callable[[_Wrapper], _Wrapper]:
     """Makes methods of a wrapper those of its inner optimizer.
 

@@ -2,6 +2,7 @@
 ``fit`` tells.
 """
 
+import pickle
 import sys
 
 import keras
@@ -15,6 +16,7 @@ from amp_tf.callbacks import LossScaleMonitor
 from amp_tf.loss_scaling import is_loss_scaled
 from tests import processes
 from tests.hooks.loss_scaling.setup import OTHER, X, Y, installed, is_ours, make_model
+from tests.loss_scaling.steps import since_keras_3_1
 
 
 @pytest.mark.parametrize(
@@ -248,3 +250,34 @@ def test_optimizers_that_no_training_step_scales_for_are_left_alone(log):
         assert not any(map(is_ours, train(["sgd", "adam"], wide)))
         train(tf.compat.v1.train.GradientDescentOptimizer(0.01))
     assert log("automatic loss scaling failed") == []
+
+
+@pytest.mark.parametrize("home", [tf_keras.optimizers, tf_keras.optimizers.legacy])
+def test_one_optimizer_may_be_compiled_into_two_models(home, log):
+    """As of a GAN: the generator's step trains it through the discriminator, which is fixed."""
+    optimizer = home.SGD(0.0625)
+    with installed():
+        discriminator = make_model(tf_keras)
+        discriminator.compile(optimizer, "mse")
+        discriminator.train_on_batch(X, Y)
+        discriminator.trainable = False
+        x = tf_keras.layers.Input((4,))
+        generator = tf_keras.Model(x, discriminator(tf_keras.layers.Dense(4)(x)))
+        generator.compile(optimizer, "mse")
+        assert all(map(is_loss_scaled, [discriminator.optimizer, generator.optimizer]))
+        if home is tf_keras.optimizers.legacy:  # the others know the variables of one model
+            generator.train_on_batch(X, Y)
+            assert int(optimizer.iterations.numpy()) == 2
+    assert log("automatic loss scaling failed") == []
+
+
+@since_keras_3_1
+def test_a_pickled_optimizer_comes_back_as_a_bare_one_does():
+    with installed():
+        model = make_model(keras)
+        model.compile(keras.optimizers.Adam(0.25), "mse")
+        model.fit(X, Y, verbose=0)
+    again = pickle.loads(pickle.dumps(model.optimizer))
+    assert type(again) is keras.optimizers.Adam
+    assert not is_loss_scaled(again)
+    assert again.get_config() == model.optimizer.get_config()
