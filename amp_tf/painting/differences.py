@@ -1,9 +1,9 @@
 """Differences: subtractions whose operands may be nearly equal, and differences of totals.
 
-Where x and y are nearly equal, x - y consists of their roundings, and so does x - 1 of an x near
-one. A gate's 1 - z needs nothing, and neither does the sum of a value and a negated one (the
-gradients of a Gelu and of a gate are such). If two sums or means are subtracted, the squares and
-products that they add stay float32, too.
+The difference of two nearly equal values consists of their roundings. A gate's 1 - z needs nothing,
+and neither does the sum of a value and a negated one (the gradients of a Gelu and of a gate are
+such). If two sums or means are subtracted, the squares and products that they add stay float32,
+too.
 
 x - mean(x) needs only the mean unrounded, because both sides share the rounding of x. The loss in
 it depends on sizes that are known only in a run; ``amp-tf compare`` finds it. Only where the
