@@ -284,6 +284,8 @@ AVERAGING = Trait("Mean")
 WINDOWED = Trait("AvgPool AvgPool3D")
 #: Ops whose result is never negative.
 UNSIGNED = Trait("Abs Square SquaredDifference")
+#: Ops that give the negative of a value.
+NEGATING = Trait("Neg")
 #: Ops that square a value, as a multiplication by itself does, too.
 SQUARES = Trait("Square")
 #: Ops that square a value or take another power of it.

@@ -75,7 +75,7 @@ def take_bounded_off_deny(canvas: Canvas) -> Canvas:
     bounded: list[Unit] = []
     for node in view.nodes_with(("Exp",)):
         negation, _ = view.inputs(node)[0]
-        if view.ops[negation] == "Neg":
+        if view.ops[negation] in table.NEGATING:
             source, _ = view.inputs(negation)[0]
             if view.ops[source] in table.UNSIGNED:
                 bounded += view.units(node)

@@ -12,14 +12,10 @@ number that somebody reads. 16 bit gains nothing there, and loses much: a gradie
 loss scale in float16 is infinite above 65,504 and zero below 6e-8 whatever the scale, and a loss in
 bfloat16 has three digits.
 
-*Differences, roots, logarithms.* Where x and y are nearly equal, x - y consists of their roundings,
-and a root or a logarithm brings them to full size; so does x - 1 where x is nearly one. This costs
-nothing in ordinary models. The need ends at sums and means, in which roundings of either sign
-cancel. A gate's 1 - z needs nothing, and neither does the sum of a value
-and a negated one (the gradients of a Gelu and of a gate are such). x - mean(x) needs only the mean
-unrounded, because both sides share the rounding of x. The loss in x - mean(x) depends on sizes that
-are known only in a run; ``amp-tf compare`` finds it. If two sums or means are subtracted, the
-squares and products that they add stay float32, too.
+*Differences, roots, logarithms.* What is left of nearly equal values in a difference
+(:mod:`amp_tf.painting.differences`) consists of their roundings, and a root or a logarithm brings
+them to full size. This costs nothing in ordinary models. The need ends at sums and means, in which
+roundings of either sign cancel.
 
 *Whole numbers, phases.* A rounding is relative, and they need an absolute precision: 1,001 is 1,000
 in bfloat16, and 1,000.3 loses its whole fraction.
@@ -37,6 +33,12 @@ from amp_tf.graph.algorithms import reach
 from amp_tf.graph.datatypes import Node, NodeMask, indices, mask_of
 from amp_tf.oplists import table
 from amp_tf.painting.decisions import NodeDecision, Verdict
+from amp_tf.painting.differences import (
+    LINEAR,
+    find_compared_totals,
+    find_comparing,
+    moving_or_of,
+)
 from amp_tf.painting.origins import find_biases
 from amp_tf.painting.reasons import Code
 from amp_tf.painting.value_graph import ValueGraph, casts_of
@@ -66,15 +68,6 @@ class Need:
     staying: Callable[[ValueGraph], NodeMask] | None = None
 
 
-#: The ops that keep the relative size of a rounding. In sums and means, roundings cancel.
-_LINEAR = table.LINEAR - table.TOTALS
-
-
-def _moving_or_of(ops: frozenset[str], values: ValueGraph) -> NodeMask:
-    """Returns the nodes that move values, and those of some ops that compute no products."""
-    return values.moving | (values.of_ops(ops) & ~values.users)
-
-
 def _other_than_casts_to_floats(values: ValueGraph) -> NodeMask:
     """Returns all nodes except Casts to types other than integers."""
     found = np.ones_like(values.users)
@@ -89,7 +82,7 @@ def _readers_of_sizes(values: ValueGraph) -> NodeMask:
     A sum that is divided is an average, such as that of a normalization.
     """
     moving = values.moving & ~values.users
-    scaling = _moving_or_of(table.SCALING, values) & ~values.users
+    scaling = moving_or_of(table.SCALING, values) & ~values.users
     terms = values.downstream(values.squares, through=scaling)
     sums = values.of_ops(table.SUMMING) & values.readers_of(terms)
     moved_sums = values.downstream(sums, through=moving)
@@ -104,7 +97,7 @@ def _readers_of_biased_values(values: ValueGraph) -> NodeMask:
 
     A bias that is added right before is that of a layer, of which softmax is the activation.
     """
-    linear = _moving_or_of(_LINEAR, values) & ~values.users
+    linear = moving_or_of(LINEAR, values) & ~values.users
     scaled = values.downstream(values.products, through=linear)
     adding = values.of_ops(table.ADDING | table.BIASES)
     biased = adding & find_biases(values, scaled)
@@ -149,81 +142,14 @@ def _stored_maxima(values: ValueGraph) -> NodeMask:
     return maxima | compared | values.downstream(stored, through=kept)
 
 
-def _comparing(values: ValueGraph) -> NodeMask:
-    """Returns the subtractions that need both operands exactly, and the additions that TensorFlow's
-    optimizers made of such.
-
-    The subtractions of gates do not need them, nor does one of a value and its own mean, which
-    share their rounding.
-    """
-    differences = values.of_ops(table.SUBTRACTING)
-    gates = differences & _gates(values)
-    # TensorFlow makes c - x + z of z - x + c, and c - x - y + z of z - (x + y) + c.
-    single = values.view.constants[0] == 1
-    turned = differences & values.readers_of(single, position=0)
-    turned |= differences & values.readers_of(turned, position=0)
-    sums = values.of_ops(table.ADDING) & values.readers_of(turned)
-    gates &= ~values.sources_of(sums)
-    centred = mask_of((each.difference for each in values.centrings), len(sums))
-    return (differences & ~gates & ~centred) | sums
-
-
-def _gates(values: ValueGraph) -> NodeMask:
-    """Returns the readers of the number one and a bounded function, such as the 1 - z of a gate,
-    and the readers of any single number and a product.
-    """
-    counts, _, sizes = values.view.constants
-    single = counts == 1
-    bounded = values.of_ops(table.BOUNDED_FUNCTIONS)
-    moved = values.products | values.downstream(values.products, through=values.moving)
-    from_ones = values.readers_of(single & (sizes == 1)) & values.readers_of(bounded)
-    return from_ones | (values.readers_of(single) & values.readers_of(moved))
-
-
 def _steep(values: ValueGraph) -> NodeMask:
     """Returns all nodes except those that the lists let be 16 bit, and the readers of negated
     squares and magnitudes.
 
     An exponential of a value up to zero loses .37 of a rounding, as in the gradient of a Gelu.
     """
-    negated = values.of_ops(("Neg",)) & values.readers_of(values.of_ops(table.UNSIGNED))
+    negated = values.of_ops(table.NEGATING) & values.readers_of(values.of_ops(table.UNSIGNED))
     return ~values.is_open & ~values.readers_of(negated)
-
-
-def _compared_totals(values: ValueGraph) -> NodeMask:
-    """Returns the means that are subtracted from their own values, the nodes that move them, these
-    subtractions, and the totals whose differences are taken.
-    """
-    size = len(values.users)
-    centred = mask_of((each.difference for each in values.centrings), size)
-    means = mask_of((each.total for each in values.centrings), size)
-    means = values.downstream(means, through=values.moving)
-    return values.upstream(centred, through=means) | _totals_apart(values, centred)
-
-
-def _totals_apart(values: ValueGraph, centred: NodeMask) -> NodeMask:
-    """Returns the sums and means whose differences are taken, as in E[x²] - E[x]², with the
-    multiplications whose results they add.
-
-    The factors may be 16 bit, because both sides have their rounding. A total or a square is
-    rounded on one side alone, and no other rounding is there to cancel it.
-
-    Args:
-        centred: the differences between a value and its own mean, as in the gradient of a softmax;
-            they need nothing of what is multiplied.
-    """
-    passing = _moving_or_of(_LINEAR | table.POWERS, values)
-    totals = values.of_ops(table.TOTALS | table.WINDOWED)
-    near = values.downstream(totals, through=passing)
-    apart = values.of_ops(table.SUBTRACTING) & (values.count_inputs(near) == 2)
-    found = totals & values.sources_of(values.upstream(apart, through=passing))
-    moments = values.upstream(apart & ~centred, through=passing)
-    moments = totals & values.sources_of(moments)
-    # The weights of a mean are factors, too, but must add up to one.
-    multiplying = _moving_or_of(table.SCALING | table.POWERS | table.SOFTMAXES, values)
-    terms = values.upstream(values.sources_of(moments) & multiplying, through=multiplying)
-    multiplied = terms & ~values.moving
-    return found | values.downstream(multiplied, through=terms)
 
 
 #: The first row that keeps a node gives its reason.
@@ -234,14 +160,14 @@ NEEDS = (
     Need(
         Code.NEEDED,
         table.SUBTRACTING | table.ADDING,
-        among=_comparing,
-        through=_LINEAR | table.SMOOTH,
-        if_listed=_LINEAR,
+        among=find_comparing,
+        through=LINEAR | table.SMOOTH,
+        if_listed=LINEAR,
         products=table.FILTERING,
-        staying=_compared_totals,
+        staying=find_compared_totals,
     ),
-    Need(Code.NEEDED, table.ROOTS, through=_LINEAR),
-    Need(Code.NEEDED, table.STEEP_FUNCTIONS, among=_steep, through=_LINEAR),
+    Need(Code.NEEDED, table.ROOTS, through=LINEAR),
+    Need(Code.NEEDED, table.STEEP_FUNCTIONS, among=_steep, through=LINEAR),
     Need(Code.NEEDED, table.INVERSE_FUNCTIONS, through=table.LINEAR),
     # Squares have one sign, and geometry sums few: their roundings do not cancel.
     Need(
@@ -251,7 +177,7 @@ NEEDS = (
         through=table.LINEAR - table.AVERAGING | table.ROOTS | table.BOUNDED_FUNCTIONS,
     ),
     # A softmax removes the common part of its values, such as a bias, but not its rounding.
-    Need(Code.NEEDED, table.SOFTMAXES, among=_readers_of_biased_values, through=_LINEAR),
+    Need(Code.NEEDED, table.SOFTMAXES, among=_readers_of_biased_values, through=LINEAR),
     Need(Code.NEEDED, table.LOGARITHMS | table.DECOMPOSING | table.LONG_PRODUCTS),
 )
 
@@ -290,6 +216,15 @@ def keep_needed(values: ValueGraph) -> Iterator[NodeDecision]:
         chance = Softmax(scaled)            f16 → float32
         gap = Sub(chance, half)             f16 → float32
         allow2 = MatMul(gap, x)             f16
+
+    Example (bfloat16)::
+
+        four = Const() value=float32[]*4
+        allow1 = MatMul(x, x)             f16
+        offset = AddV2(allow1, four)      f16 → float32
+        mean = Mean(offset, axis)         f16 → float32
+        centred = Sub(offset, mean)       f16 → float32
+        allow2 = MatMul(centred, x)       f16
 
     Example (bfloat16)::
 
@@ -363,7 +298,7 @@ def _passing(need: Need, values: ValueGraph) -> NodeMask:
     """Returns the nodes that pass a need on to what they read."""
     if need.through is None:
         return values.is_open
-    passing = _moving_or_of(need.through, values) & ~_activations(values)
+    passing = moving_or_of(need.through, values) & ~_activations(values)
     return passing & (values.is_open | ~values.of_ops(need.if_listed))
 
 

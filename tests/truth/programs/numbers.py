@@ -1,4 +1,4 @@
-"""Values near a number that is subtracted from them, and chains of factors near one."""
+"""Values near a number that is added or subtracted, and chains of factors near one."""
 
 import math
 
@@ -108,3 +108,25 @@ def prices_by_erfc(w, x):
     paid = 0.5 * tf.math.erfc(-second / math.sqrt(2.0))
     call = stock * bought - 100.0 * math.exp(-0.01) * paid
     return w.last(call - tf.nn.relu(stock - 100.0), call=call)
+
+
+def moments_beside_stored_ones(w, x):
+    """Batch renormalization: values near four, and how far their mean is from the stored one."""
+    y = 4.0 + w.dense(x, 16, "in")
+    mean, variance = tf.nn.moments(y, 0)
+    deviation = tf.sqrt(variance + 1e-5)
+    stored = w.bias("deviation", 16, 1.0)
+    ratio = tf.clip_by_value(tf.stop_gradient(deviation / stored), 0.5, 2.0)
+    gap = tf.stop_gradient(mean - w.bias("mean", 16, 4.0)) / stored
+    gap = tf.clip_by_value(gap, -1.0, 1.0)
+    normed = (y - mean) / deviation * ratio + gap
+    return w.last(tf.nn.relu(normed), gap=gap)
+
+
+def small_contrast(w, x):
+    """Images of little contrast, whose mean is taken off."""
+    images = tf.reshape(x, [8, 8, 8, 1])
+    light = 1.0 + 0.01 * tf.nn.conv2d(images, w("filter", 3, 3, 1, 8), 1, "SAME")
+    mean, variance = tf.nn.moments(light, [1, 2], keepdims=True)
+    normed = (light - mean) * tf.math.rsqrt(variance + 1e-8)
+    return w.last(tf.reshape(normed, [8, 512]), normed=normed)
