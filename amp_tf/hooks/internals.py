@@ -492,6 +492,7 @@ READ = (
     Internal(
         "tensorflow: __internal__.tracking.DelegatingTrackableMixin "
         "__internal__.tracking.AutoTrackable "
+        "__internal__.tracking.AutoTrackable._maybe_initialize_trackable "
         "__internal__.tracking.AutoTrackable._track_trackable "
         "__internal__.tracking.AutoTrackable._unconditional_checkpoint_dependencies "
         "__internal__.tracking.AutoTrackable._unconditional_dependency_names",
