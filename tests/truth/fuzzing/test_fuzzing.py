@@ -64,15 +64,6 @@ BIG = Program(
     (Input(1e3),),
     (Weighted((0,), "dense"), Affine((1,), 100.0), Affine((2,), 0.01), Weighted((3,), "dense")),
 )
-NEAR_ONE = Program(
-    (Input(),),
-    (
-        Weighted((0,), "dense"),
-        Affine((1,), 0.01, 1.0),
-        Normalize((2,), "center"),
-        Weighted((3,), "dense"),
-    ),
-)
 OFFSETS = Program(  # 0.5 less, negated, 0.5 less: what is left was rounded beside 0.5
     (Input(0.1),),
     (
@@ -127,7 +118,6 @@ CAUSES = {
     "large": (BIG, 0, "float16", "float16's range"),
     "gradients of erf": (FAR_OUT, 1000466, "float16", "float16's range"),
     "one switch among roundings": (ONE_SWITCH, 1710555, "float16", "switched"),
-    "cancelled": (NEAR_ONE, 0, "bfloat16", "cancelled"),
     "offsets": (OFFSETS, 1058572, "bfloat16", "cancelled"),
     "partial sums": (THREE_GRADIENTS, 1006934, "bfloat16", "partial sums"),
     "centred": (ALIKE, 0, "bfloat16", "centred"),
@@ -150,6 +140,12 @@ MAXIMUM_IN_LOOP = (
 )
 # A minimum whose gradient, in another branch, reads the values by a way of its own.
 MINIMUM_OR_NOT = Branch((1,), 0.0, (Reduce((0,), "min", 1),), (Elementwise((0,), "abs"),))
+NEAR_ONE = (
+    Weighted((0,), "dense"),
+    Affine((1,), 0.01, 1.0),
+    Normalize((2,), "center"),
+    Weighted((3,), "dense"),
+)
 BEFORE_BRANCH = (
     Weighted((0,), "depthwise", has_bias=True),
     MINIMUM_OR_NOT,
@@ -206,6 +202,7 @@ MENDED = {
     "a selection of what was selected": SELECTION,
     "a comparison of a value with itself in a stack": STACKED,
     "a norm of rows that are nearly equal": RMS_NORM,
+    "a mean taken from values near one": NEAR_ONE,
 }
 
 
