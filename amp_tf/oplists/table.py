@@ -374,7 +374,7 @@ ARRANGING = Trait(
     """BatchToSpace BatchToSpaceND Concat ConcatV2 DepthToSpace DynamicPartition DynamicStitch
     EnsureShape MirrorPad Pack Pad PadV2 PreventGradient ResizeNearestNeighbor Reverse
     ReverseSequence ReverseV2 Roll Slice Snapshot SpaceToBatch SpaceToBatchND SpaceToDepth Split
-    SplitV StopGradient Tile Transpose Unpack""",
+    SplitV StopGradient StridedSliceGrad Tile Transpose Unpack""",
     PICKING,
     UNCHANGED,
 )

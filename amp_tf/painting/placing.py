@@ -21,12 +21,12 @@ from amp_tf.painting.value_graph import casts_of
 
 
 def leave_carried_values(canvas: Canvas) -> Canvas:
-    """Keeps nodes in float32 that only pass on a float32 value, if some of their readers are not
-    converted.
+    """Keeps nodes in float32 that only pass on float32 values or arrange them, if some of their
+    readers are not converted.
 
     The cast then stands behind them, for readers in 16 bit; the others get the unrounded value, and
     need no cast back. So a bias gradient adds up unrounded gradients, although the gradients of its
-    product read them, too.
+    product read them, too, behind the gradient of a slice, say.
 
     Difference "passed-through": TensorFlow converts a Reshape before a product, and its other
     readers get rounded values.
@@ -36,12 +36,22 @@ def leave_carried_values(canvas: Canvas) -> Canvas:
         flat = Reshape(x, rows)   f16 → float32
         allow1 = MatMul(flat, x)  f16
         exact = Digamma(flat)
+
+    Example (bfloat16)::
+
+        shape = Const() dtype=int32 value=int32[2]*4
+        at = Const() dtype=int32 value=int32[2]*1
+        back = StridedSliceGrad(shape, at, at, at, x) Index=int32  f16 → float32
+        allow1 = MatMul(back, x) transpose_a=true                  f16
+        bias_grad = Sum(back, axis)
+        step = Digamma(bias_grad)
     """
     values = canvas.values
     assert values is not None
     converted = canvas.view.nodes_of(canvas.allow)
     forced = np.isin(canvas.code, sorted(FORCED))
-    carriers = values.of_ops(table.HANDING_ON) & canvas.view.nodes_of(canvas.allow & ~forced)
+    carriers = values.of_ops(table.HANDING_ON | table.ARRANGING)
+    carriers = carriers & canvas.view.nodes_of(canvas.allow & ~forced)
     behind = values.readers_of(converted & ~carriers) & carriers
     free = carriers & ~values.downstream(behind, through=carriers)
     shared = free & values.sources_of(~converted)

@@ -65,6 +65,27 @@ def test_casts_stand_behind_what_passes_a_float32_value_on(text, f16, passing, s
     check(INPUT + text, f16, rules, settings)
 
 
+SLICE = "s = Const() dtype=int32 value=int32[2]*1"
+#: Nodes that arrange gradients: behind a slice, a transposition and parts of a tensor.
+ARRANGED = {
+    "slice": "back = StridedSliceGrad(rows, s, s, s, y) Index=int32",
+    "transposition": "back = Transpose(y, s)",
+    "parts": "back = ConcatV2(y, y, zero) N=2",
+}
+
+
+@pytest.mark.parametrize("back", ARRANGED.values(), ids=ARRANGED)
+def test_the_gradient_of_a_bias_is_not_rounded_where_gradients_are_arranged(back):
+    text = (
+        f"{SLICE}\nzero = Const() dtype=int32 value=int32[]*0\n{{}}\n"
+        "kernel = MatMul(x, back) transpose_a=true\nbefore = MatMul(back, x)\n"
+        "bias = Sum(back, zero)\nstep = Mul(bias, x)"
+    )
+    check(INPUT + text.format(back), "kernel before", {"back": Code.CARRIED}, CPU)
+    of_a_product = f"p = MatMul(x, y)\n{back.replace('y', 'p')}"
+    check(INPUT + text.format(of_a_product), "p back kernel before", {}, CPU)
+
+
 def test_the_gradient_of_a_bias_is_a_sum_of_gradients_that_nobody_rounded():
     """Its product's gradients read them in 16 bit: one cast for both, behind the Reshape."""
     text = (

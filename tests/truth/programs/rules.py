@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from tests.truth.bench import mean_square
 from tests.truth.models import scores_of, turned
 
 NOT_BY_XLA = ("places that are written as text",)
@@ -26,6 +27,29 @@ def mask_by_kinds(w, x):
     queries, keys, values = (w.dense(x, 8, name) for name in "qkv")
     weights = tf.nn.softmax(scores_of(queries, keys) + mask)
     return w.last(tf.matmul(weights, values))
+
+
+def returns_of_prices(w, x):
+    """A loss of the returns of predicted prices, on which the level that a bias adds has next to no
+    effect; the network's one column is picked by a slice (values passed through).
+    """
+    prices = 100.0 + w.perceptron(x, 1, "net")[:, 0]
+    returns = prices[1:] / prices[:-1] - 1.0
+    spread = tf.math.reduce_std(returns)
+    return {"loss": -tf.reduce_mean(returns) / (spread + 1e-4), "output": returns}
+
+
+def ranks_by_gaps(w, x):
+    """Who of a list comes first, by the gaps of scores, and a small pull of all scores to one half
+    (values passed through).
+    """
+    scores = w.perceptron(x, 2, "net")[:, 1]
+    gaps = scores[:, None] - scores[None]
+    places = tf.range(16)
+    is_before = places[:, None] < places[None]
+    losses = tf.where(is_before, tf.nn.softplus(-4.0 * gaps), 0.0)
+    pull = mean_square(scores - 0.5)
+    return {"loss": tf.reduce_mean(losses) + 1e-3 * pull, "output": scores}
 
 
 def waiting_in_queues(w, x):
