@@ -208,6 +208,22 @@ def test_a_session_is_ready_whose_initializer_was_made_before_the_optimizer():
             assert session.run(weight) == 0.75
 
 
+def test_a_program_may_set_all_variables_to_zero_but_those_it_trains():
+    with tf.Graph().as_default(), v1.Session() as session:
+        weight = v1.get_variable("w", initializer=1.0)
+        optimizer = amp_tf.LossScaleOptimizer(SGD(0.25), 8.0)
+        step = optimizer.minimize(1.0 * weight)
+        others = [v for v in v1.global_variables() if v is not weight]
+        reset = tf.group(*[variable.assign(tf.zeros_like(variable)) for variable in others])
+        session.run(v1.global_variables_initializer())
+        for before in (1.0, 0.75):
+            session.run(reset)
+            session.run(step)
+            assert session.run(weight) == before - 0.25
+            status = optimizer.status(session)
+            assert (status.scale, status.skipped, status.steps) == (8.0, 0, 1)
+
+
 @pytest.mark.parametrize("make", [SGD, v1.train.AdamOptimizer])
 @pytest.mark.parametrize("value", [1.0, np.nan])
 def test_reference_variables_train_where_conditions_are_functions(make, value):
