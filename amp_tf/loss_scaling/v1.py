@@ -163,8 +163,9 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
             return self._apply(grads_and_vars, kwargs, global_step=global_step, name=name)
         given = list(grads_and_vars)
         is_accumulated = not tf.executing_eagerly() and any(map(_is_accumulated, given))
-        if is_accumulated:
-            # The step is run apart from the losses: it must not ask whether they were finite.
+        if not self._scaler.calls.are_of_losses(unzip(given)[0]):
+            # They were accumulated, and the step is run apart from the losses: it must not ask
+            # whether these were finite.
             self._scaler._take_loss()
         gradients, variables = self._take_pairs(given)
 
