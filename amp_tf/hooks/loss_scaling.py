@@ -168,7 +168,10 @@ def _shown_as_inner(wrapper: Any) -> Any:
     for name in ("from_config", "_unpickle_model"):
         if hasattr(inner, name):
             shown[name] = getattr(inner, name)
-    object.__setattr__(wrapper, "__class__", type(own)(inner.__name__, (own,), shown))
+    # Who calls the class makes a bare optimizer: type(model.optimizer)(0.1).
+    calling = {"__call__": lambda _, *args, **settings: inner(*args, **settings)}
+    metaclass = type("Shown", (type(own),), calling)
+    object.__setattr__(wrapper, "__class__", metaclass(inner.__name__, (own,), shown))
     # A program may assert that a checkpoint holds exactly what its objects do, also one from a run
     # without loss scaling. A run that resumes finds the scale anew.
     untrack(wrapper, "loss_scale")

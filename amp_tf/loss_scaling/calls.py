@@ -211,10 +211,7 @@ class Calls:
         scale = step[-1].scale()
         ends = []
         if scale is not None:
-            ends = finite.behind(
-                _tensors(gradients),
-                lambda tensor: tensor is scale or _is_in(self._unscaled, tensor),
-            )
+            ends = self._find_ends(gradients, scale)
         if ends:
             return step, is_unscaled or not any(tensor is scale for tensor in ends)
         # Other graphs may feed this one.
@@ -233,6 +230,19 @@ class Calls:
     def are_unscaled(self, gradients: Iterable[Any]) -> bool:
         """Tells whether some of these gradients are what unscaling returned."""
         return any(_is_in(self._unscaled, value) for value in _tensors(gradients))
+
+    def are_of_losses(self, gradients: Iterable[Any]) -> bool:
+        """Tells whether gradients are computed from losses that were scaled in this graph.
+
+        Those that variables or accumulators hold are not. In eager execution they are.
+        """
+        return tf.executing_eagerly() or bool(self._find_ends(gradients, self.scale()))
+
+    def _find_ends(self, gradients: Iterable[Any], scale: Any) -> list[Any]:
+        """Finds from which unscaled gradients, or the factor, gradients are computed in a graph."""
+        return finite.behind(
+            _tensors(gradients), lambda tensor: tensor is scale or _is_in(self._unscaled, tensor)
+        )
 
     def check_alone(self, where: str) -> None:
         """Refuses, by a CallOrderError, a step inside another scaler's if both scaled the loss."""

@@ -53,13 +53,15 @@ class _ScaleVariables(_v1.mixed_precision.LossScale):  # type: ignore[misc]
     def read(self, variable: Any) -> Any:
         """The value of a variable; its initial value in a session that has not initialized it.
 
-        A program may create its initializer before its optimizer, or initialize only the variables
-        that it trains.
+        A program may create its initializer before its optimizer, initialize only the variables
+        that it trains, or set all others to zero, which is no scale.
         """
         if not _is_in_session():
             return tf.convert_to_tensor(variable)
+        first = self._first(variable)
         is_initialized = type(variable).is_initialized(variable)
-        return tf.cond(is_initialized, variable.read_value, lambda: self._first(variable))
+        value = tf.cond(is_initialized, variable.read_value, lambda: first)
+        return tf.where(tf.equal(value, 0), first, value)
 
     def _add_weight(self, name: str, initial_value: Any, dtype: Any = None) -> Any:
         variable = super()._add_weight(name, initial_value, dtype)
@@ -161,8 +163,9 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
             return self._apply(grads_and_vars, kwargs, global_step=global_step, name=name)
         given = list(grads_and_vars)
         is_accumulated = not tf.executing_eagerly() and any(map(_is_accumulated, given))
-        if is_accumulated:
-            # The step is run apart from the losses: it must not ask whether they were finite.
+        if not self._scaler.calls.are_of_losses(unzip(given)[0]):
+            # They were accumulated, and the step is run apart from the losses: it must not ask
+            # whether these were finite.
             self._scaler._take_loss()
         gradients, variables = self._take_pairs(given)
 

@@ -208,6 +208,42 @@ def test_a_session_is_ready_whose_initializer_was_made_before_the_optimizer():
             assert session.run(weight) == 0.75
 
 
+def test_a_step_of_gradients_that_the_program_accumulated_needs_no_batch():
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, ())
+        weight = v1.get_variable("w", initializer=8.0)
+        total = v1.get_variable("total", initializer=0.0, trainable=False)
+        optimizer = amp_tf.LossScaleOptimizer(SGD(0.5))
+        ((gradient, _),) = optimizer.compute_gradients(x * weight, [weight])
+        accumulate = total.assign_add(gradient)
+        step = optimizer.apply_gradients([(total / 2, weight)])
+        session.run(v1.global_variables_initializer())
+        for batches, expected in (((1.0, 3.0), 7.0), ((1.0, np.nan), 7.0), ((2.0, 2.0), 6.0)):
+            for batch in batches:
+                session.run(accumulate, {x: batch})
+            session.run(step)
+            session.run(total.initializer)
+            assert session.run(weight) == expected
+        status = optimizer.status(session)
+        assert (status.scale, status.skipped, status.steps) == (2.0**14, 1, 3)
+
+
+def test_a_program_may_set_all_variables_to_zero_but_those_it_trains():
+    with tf.Graph().as_default(), v1.Session() as session:
+        weight = v1.get_variable("w", initializer=1.0)
+        optimizer = amp_tf.LossScaleOptimizer(SGD(0.25), 8.0)
+        step = optimizer.minimize(1.0 * weight)
+        others = [v for v in v1.global_variables() if v is not weight]
+        reset = tf.group(*[variable.assign(tf.zeros_like(variable)) for variable in others])
+        session.run(v1.global_variables_initializer())
+        for before in (1.0, 0.75):
+            session.run(reset)
+            session.run(step)
+            assert session.run(weight) == before - 0.25
+            status = optimizer.status(session)
+            assert (status.scale, status.skipped, status.steps) == (8.0, 0, 1)
+
+
 @pytest.mark.parametrize("make", [SGD, v1.train.AdamOptimizer])
 @pytest.mark.parametrize("value", [1.0, np.nan])
 def test_reference_variables_train_where_conditions_are_functions(make, value):

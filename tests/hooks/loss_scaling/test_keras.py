@@ -103,6 +103,7 @@ def test_a_wrapper_that_no_user_wrote_shows_the_class_and_the_settings_of_the_op
     config = optimizer.get_config()
     assert (config["learning_rate"], config["clipnorm"]) == (0.25, 2.0)
     assert type(type(optimizer).from_config(config)) is library.optimizers.Adam
+    assert type(type(optimizer)(0.5)) is library.optimizers.Adam
     assert library.optimizers.serialize(optimizer)["class_name"] == "Adam"
     bare = make_model(library)
     bare.compile(library.optimizers.Adam(0.25, clipnorm=2.0), "mse")
