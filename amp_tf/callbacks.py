@@ -120,7 +120,7 @@ class LossScaleMonitor:
             looked_at = getattr(self.model, "optimizer", None)
             name = getattr(self.model, "name", "")
         scaler = _scaler_of(looked_at)
-        if optimizer is None and scaler is None:
+        if scaler is None:
             return None
         now: Status = looked_at.status()
         if optimizer is not None or scaler.calls.is_used:
@@ -129,8 +129,7 @@ class LossScaleMonitor:
             now = dataclasses.replace(now, scales_loss=False)
         else:
             return None
-        if scaler is not None:
-            ledger.note_look(scaler.number, now, name)
+        ledger.note_look(scaler.number, now, name)
         # Log what was skipped since the last line.
         before = self._shown or Status(scale=now.scale)
         if now.skipped < before.skipped:  # another optimizer, or an older checkpoint

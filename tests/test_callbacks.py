@@ -128,6 +128,7 @@ def test_a_model_without_loss_scale_trains_as_ever(library, has_status):
     fitted = model.fit(X, Y, verbose=0, callbacks=[monitor], validation_data=(X, Y))
     assert "loss_scale" not in fitted.history
     model.predict(X, verbose=0, callbacks=[LossScaleMonitor()])
+    assert LossScaleMonitor().look(model.optimizer) is None
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from amp_tf.hooks.patches import Patches
 from amp_tf.hooks.scope import scope
 from amp_tf.hooks.state import current, record, settings
 from amp_tf.hooks.state import patches as patches_of
+from amp_tf.reporting.figures import percent
 
 # Kernels and tables have two dimensions and more. Losses, metrics, statistics of a batch and flags
 # have one at most and stay exact; biases are not worth a cast.
@@ -216,6 +217,6 @@ def _summary_part() -> str:
     summed = record(_Sums)
     total = summed.total()
     if not total:
-        return f"{ALLREDUCE_VAR}={allreduce}: no gradients were summed over replicas"
-    share = f"{summed['narrow'] / total:.1%} of their elements"
-    return f"gradients summed over replicas in {allreduce} ({share})"
+        return f"{ALLREDUCE_VAR}: no gradients were summed over replicas in {allreduce}"
+    share = percent(summed["narrow"] / total)
+    return f"gradients summed over replicas in {allreduce} ({share} of their elements)"

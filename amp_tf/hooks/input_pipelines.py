@@ -60,8 +60,9 @@ def install(patches: Patches) -> None:
     staying = state.patches(f"{__name__}, staying")
     internals.TRACE_FOR_DATASET.patch(staying, _trace)
     if internals.MAKE_FUNCTION.patch(staying, _make_function):
-        for name in filter(is_of_pipeline, state.function_names()):
-            _note_calls(state.find_function(name))
+        names = filter(is_of_pipeline, state.function_names())
+        for function in state.find_functions(names):
+            _note_calls(function)
     internals.CALL_FUNCTION.patch(staying, _call_function)
     internals.CALL_PYTHON.surround(staying, _call_python)
     # Keras calls the program's code by these on threads of its own, or ahead of the pipeline.

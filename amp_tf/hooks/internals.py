@@ -302,7 +302,12 @@ MODELS_COMPILE = Internal(
 )
 MODELS_FIT = Internal(
     "keras tf_keras: Model.fit",
-    "log the loss scale",
+    "log the loss scale, and wrap the optimizer of a model that was compiled before",
+    _UNSCALED,
+)
+MODELS_TRAIN = Internal(
+    "keras tf_keras: Model.train_on_batch",
+    "wrap the optimizer of a model that was compiled before amp_tf was on",
     _UNSCALED,
 )
 KERAS_STEPS = Internal(

@@ -5,9 +5,10 @@
 finds that out when an optimizer is used, because devices are not known before. An optimizer that
 already scales its loss is left alone.
 
-Optimizers are wrapped after ``compile``, and the wrapper shows the class and the settings of the
-bare one, so that programs find what they gave, and files load without amp_tf. The monitor that
-``fit`` adds only logs, and adds nothing to the history; one added by the user raises.
+Optimizers are wrapped after ``compile``, or at the next ``fit`` if amp_tf was turned on later. The
+wrapper shows the class and the settings of the bare one, so that programs find what they gave, and
+files load without amp_tf. The monitor that ``fit`` adds only logs, and adds nothing to the history;
+one added by the user raises.
 """
 
 from __future__ import annotations
@@ -32,11 +33,13 @@ _WRITE_TWO_LINES = (
     "apply_gradients unscales them. For no scaling at all set "
     "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0"
 )
-_MODELS_SHOWN = 3  # in the line at exit, because a hyperparameter search trains hundreds
+_MODELS_SHOWN = 3  # in the summary line, because a hyperparameter search trains hundreds
 #: the position of ``callbacks`` among the arguments of ``fit`` after the model, in both libraries
 _CALLBACKS = 5
 
 _ENTERED = "_amp_tf_is_entered"  # marks the libraries' own wrappers that took a step
+#: an attribute of an optimizer: whether the program lets ``compile`` scale its loss
+_MAY_SCALE = "_amp_tf_may_scale"
 _OWNERS = {"keras": "Keras'", "tf_keras": "tf_keras'"}
 
 
@@ -83,13 +86,14 @@ def install(patches: Patches) -> None:
     # of its fit would have nothing to read.
     internals.MODELS_COMPILE.patch(patches, _compile)
     internals.MODELS_FIT.patch(patches, _fit)
+    internals.MODELS_TRAIN.surround(patches, _train_on_batch)
     internals.KERAS_STEPS.surround(patches, _watch)
     internals.TF_KERAS_WRAPPED_STEPS.surround(patches, _watch)
     summary.add_part(describe)
 
 
 def describe() -> str:
-    """Returns the part of the line at exit about loss scaling; empty if no loss was scaled."""
+    """Returns the part of the summary line about loss scaling; empty if no loss was scaled."""
     seen, more = ledger.statuses()
     state = process_state.current()
     if state.off == "" and not state.idle and Precision.FLOAT16 not in reports.totals().precisions:
@@ -141,12 +145,24 @@ def _enter_foreign(optimizer: Any) -> None:
 
 def _compile(compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     result = compile(model, *args, **kwargs)
-    if kwargs.get("auto_scale_loss", True):
-        with surviving("Model.compile"):
-            if should_scale(getattr(model, "optimizer", None)):
-                with model.distribute_strategy.scope():
-                    model.optimizer = _shown_as_inner(LossScaleOptimizer(model.optimizer))
+    optimizer = getattr(model, "optimizer", None)
+    if find_adapter(optimizer):
+        vars(optimizer)[_MAY_SCALE] = kwargs.get("auto_scale_loss", True)
+    _scale_loss_of(model)
     return result
+
+
+def _scale_loss_of(model: Any) -> None:
+    """Wraps a model's optimizer, if it needs a loss scale and the program does not refuse one.
+
+    A training step that was made before keeps its optimizer, until the model is compiled again.
+    """
+    with surviving("Model.compile"):
+        optimizer = getattr(model, "optimizer", None)
+        is_made = getattr(model, "train_function", None) is not None
+        if not is_made and should_scale(optimizer) and vars(optimizer).get(_MAY_SCALE, True):
+            with model.distribute_strategy.scope():
+                model.optimizer = _shown_as_inner(LossScaleOptimizer(optimizer))
 
 
 def _shown_as_inner(wrapper: Any) -> Any:
@@ -179,6 +195,7 @@ def _shown_as_inner(wrapper: Any) -> Any:
 
 
 def _fit(fit: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
+    _scale_loss_of(model)
     with surviving("Model.fit"):
         if len(args) > _CALLBACKS:
             monitored = _monitored(model, args[_CALLBACKS])
@@ -186,6 +203,11 @@ def _fit(fit: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
         else:
             kwargs["callbacks"] = _monitored(model, kwargs.get("callbacks"))
     return fit(model, *args, **kwargs)
+
+
+def _train_on_batch(call: Any) -> Any:
+    _scale_loss_of(call.args[0])
+    return call()
 
 
 def _monitored(model: Any, callbacks: Any) -> Any:

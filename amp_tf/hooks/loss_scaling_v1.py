@@ -166,11 +166,14 @@ def _remember_wrapped(call: Any) -> None:
 
 def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
     """Restores all other variables of a checkpoint that lacks nothing but the loss scale."""
-    targets: list[tuple[str, Any]] = []
-    with surviving("tf.compat.v1.train.Saver.restore"):
-        targets = _without_scale(saver, sess.graph, save_path)
-    if not targets:
+    try:
         return restore(saver, sess, save_path)
+    except tf.errors.NotFoundError:
+        targets: list[tuple[str, Any]] = []
+        with surviving("tf.compat.v1.train.Saver.restore"):
+            targets = _without_scale(saver, sess.graph, save_path)
+        if not targets:
+            raise
     reader = tf.train.load_checkpoint(save_path)
     # Adds nothing to the graph, which a MonitoredSession has finalized.
     for name, variable in targets:
@@ -190,16 +193,23 @@ def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
 
 def _save(save: Any, saver: Any, /, sess: Any, *args: Any, **kwargs: Any) -> Any:
     """Saves a session, whose program may have initialized no variables but its own."""
-    with surviving("tf.compat.v1.train.Saver.save"):
-        watched = getattr(getattr(sess, "graph", None), _WATCHED, {})
-        for wrapper in watched:
-            memory = wrapper._scaler.memory
-            for variable in (memory.scale, *memory.counters):
-                try:
-                    sess.run(variable)
-                except tf.errors.FailedPreconditionError:
-                    sess.run(variable.initializer)
+    try:
+        return save(saver, sess, *args, **kwargs)
+    except tf.errors.FailedPreconditionError:
+        with surviving("tf.compat.v1.train.Saver.save"):
+            _initialize_scales(sess)
     return save(saver, sess, *args, **kwargs)
+
+
+def _initialize_scales(session: Any) -> None:
+    """Gives the loss scales of a session their initial values, if it has not initialized them."""
+    for wrapper in getattr(session.graph, _WATCHED, {}):
+        memory = wrapper._scaler.memory
+        for variable in (memory.scale, *memory.counters):
+            try:
+                session.run(variable)
+            except tf.errors.FailedPreconditionError:
+                session.run(variable.initializer)
 
 
 def _without_scale(saver: Any, graph: Any, save_path: Any) -> list[tuple[str, Any]]:

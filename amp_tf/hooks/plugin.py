@@ -150,7 +150,7 @@ def uninstall(wait_ms: int = 0) -> None:
 
 
 def skipped() -> str:
-    """A part of the line at exit: the program's own graphs that stayed in float32, and why."""
+    """A part of the summary line: the program's own graphs that stayed in float32, and why."""
     parts = []
     for reason in Skip:
         count, name = count_skipped(reason)

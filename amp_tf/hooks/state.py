@@ -15,7 +15,7 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from amp_tf.config import AmpConfig, Switches
@@ -51,7 +51,7 @@ class Runtime:
     records: dict[type, Any] = dataclasses.field(default_factory=dict)
     #: the keys of the warnings that were printed
     warned: set[str] = dataclasses.field(default_factory=set)
-    #: what hooks add to the line at exit
+    #: what hooks add to the summary line
     parts: list[Callable[[], str]] = dataclasses.field(default_factory=list)
     #: called after each step with its way, name, seconds, count and subject, where the program is
     #: timed; the subject is a ``tf.function``, a session with what it fetches, or ``None`` of Keras
@@ -59,7 +59,7 @@ class Runtime:
     #: the switch's handles, of which the last one is on
     stack: list[Any] = dataclasses.field(default_factory=list)
     refused: str = ""  #: the error in the environment, if that is why amp_tf is off
-    #: of the process that prints the line at exit; a forked child does not
+    #: of the process that prints the summary line; a forked child does not
     exit_pid: int | None = None
     #: of each thread: its scope, and what it is doing
     here: threading.local = dataclasses.field(default_factory=threading.local)
@@ -210,6 +210,17 @@ def find_function(name: str | bytes) -> Any:
     if not running.has_function(name):
         return None
     return running.get_function_def(name)
+
+
+def find_functions(names: Iterable[str]) -> Iterator[Any]:
+    """Yields the FunctionDefs that TensorFlow has under some names.
+
+    A garbage collection may remove functions meanwhile.
+    """
+    for name in names:
+        definition = find_function(name)
+        if definition is not None:
+            yield definition
 
 
 def watch_collections() -> None:

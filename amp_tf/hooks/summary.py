@@ -1,4 +1,4 @@
-"""Makes the line at exit and ``amp_tf.report()``: how amp_tf changed this process, or why not."""
+"""Makes the summary line and ``amp_tf.report()``: how amp_tf changed this process, or why not."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def _why_never_on() -> str:
 
 
 def _has_functions_for_xla() -> bool:
-    functions = map(process_state.find_function, process_state.function_names())
+    functions = process_state.find_functions(process_state.function_names())
     return any(function.attr["_XlaMustCompile"].b for function in functions)
 
 
@@ -277,10 +277,10 @@ def _unseen_product() -> str:
     It is called if amp_tf has seen no product: if one of TensorFlow's own optimizers fails,
     TensorFlow runs the function unchanged and calls no plugin.
     """
-    for name in process_state.traced_functions():
-        for node in process_state.find_function(name).node_def:
+    for function in process_state.find_functions(process_state.traced_functions()):
+        for node in function.node_def:
             if node.op in PRODUCTS and node.attr["T"].type == FLOAT:
-                return UNSEEN_PRODUCT.format(example=name_in_python(name))
+                return UNSEEN_PRODUCT.format(example=name_in_python(function.signature.name))
     return ""
 
 

@@ -3,7 +3,7 @@
 Settings are on a stack. A handle removes its own settings, wherever they are, so blocks nest and
 may end in any order. The environment is at the bottom and is read again when it comes to the top;
 ``disable()`` and ``AMP_TF_DISABLE`` empty the stack. The reason for amp_tf being off is recorded
-where it is turned off (``Runtime.off``), for the line at exit and ``report()``.
+where it is turned off (``Runtime.off``), for the summary line and ``report()``.
 
 NVIDIA's TensorFlow read ``TF_ENABLE_AUTO_MIXED_PRECISION`` each time it optimized a graph, so most
 scripts of that time set it themselves, at the top or where they read an ``--amp`` flag; notebooks
@@ -264,7 +264,7 @@ def _at_exit() -> None:
 def install_hooks(trigger: str) -> None:
     """Installs the wanted hooks of one trigger.
 
-    One that fails is warned about and named in the line at exit.
+    One that fails is warned about and named in the summary line.
     """
     state = current()
     for hook in HOOKS:

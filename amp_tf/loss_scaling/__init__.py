@@ -19,7 +19,7 @@ Its modules:
 - *The public classes*: ``loss_scaler`` for loops without an optimizer; ``keras3``, ``tf_keras`` and
   ``v1`` for the optimizers of each library. They share ``wrapping``.
 - *The record* is ``ledger``: the status of a scale, why training is stuck, and the scalers for the
-  line at exit.
+  summary line.
 """
 
 from __future__ import annotations

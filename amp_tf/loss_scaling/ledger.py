@@ -5,7 +5,7 @@ errors and lines that are made here. Imports no TensorFlow. Skipped steps are lo
 because absl hides INFO.
 
 The ledger keeps a scaler's variables alive, a few bytes, because the optimizer is mostly gone when
-the line at exit is printed. If there are very many scalers, the oldest are only counted. A
+the summary line is printed. If there are very many scalers, the oldest are only counted. A
 parameter server is not asked at exit: it may be gone.
 """
 
@@ -219,7 +219,7 @@ class _Ledger:
 
 
 # Changes at a scaler's first call, or when one is looked at. It outlives all of them, for the
-# line at exit.
+# summary line.
 _ledger = _Ledger()
 
 

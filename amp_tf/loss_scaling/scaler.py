@@ -128,7 +128,7 @@ class Memory:
 class Scaler:
     """Multiplies a loss, divides gradients, and makes or skips a step, on all replicas alike.
 
-    ``label`` names it in the line at exit, unless it is that of a TF1 graph; empty for none.
+    ``label`` names it in the summary line, unless it is that of a TF1 graph; empty for none.
     """
 
     def __init__(self, schedule: Schedule, memory: Memory, label: str = "") -> None:

@@ -123,6 +123,21 @@ def installed():
 
 
 @pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("narrow", "wide", "part"),
+    [
+        (0, 0, "AMP_TF_ALLREDUCE: no gradients were summed over replicas in bfloat16"),
+        (99_999, 1, "gradients summed over replicas in bfloat16 (>99.9 % of their elements)"),
+        (512, 512, "gradients summed over replicas in bfloat16 (50 % of their elements)"),
+    ],
+)
+def test_the_summary_line_says_what_was_summed_in_16_bit(narrow, wide, part, monkeypatch):
+    sums = all_reduce._Sums(narrow=narrow, wide=wide)
+    monkeypatch.setitem(state.current().records, all_reduce._Sums, sums)
+    assert all_reduce._summary_part() == part
+
+
+@pytest.mark.usefixtures("installed")
 def test_a_strategy_without_all_reduce_is_told_once_and_stays_in_float32(caplog):
     strategy = tf.distribute.experimental.CentralStorageStrategy(["CPU:0"])
     weight = tf.Variable(tf.random.stateless_uniform((64, 64), (1, 2)))

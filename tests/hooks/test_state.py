@@ -93,3 +93,19 @@ def test_the_report_says_of_gpus_that_have_it_whether_tf32_is_on(monkeypatch, tf
     tf32(is_on)
     _, *found = summary.report().facts["devices"]
     assert [gpu["tf32"] for gpu in found] == [None, is_on, is_on]
+
+
+def test_functions_may_be_collected_while_they_are_looked_up():
+    def trace():
+        function = tf.function(lambda x: x @ x)
+        return function.get_concrete_function(tf.TensorSpec((2, 2)))
+
+    functions = [trace() for _ in range(3)]
+    names = [function.function_def.signature.name for function in functions]
+    found = []
+    for definition in state.find_functions(names):
+        found.append(definition.signature.name)
+        functions.clear()
+        gc.collect()
+    assert found == names[:1]
+    assert not [*state.find_functions(["no_such_function"])]

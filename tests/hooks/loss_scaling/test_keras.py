@@ -2,6 +2,7 @@
 ``fit`` tells.
 """
 
+import contextlib
 import pickle
 import sys
 
@@ -40,6 +41,51 @@ def test_case_27_and_30_what_scales_already_or_need_not_is_left_alone(
         model = make_model(library)
         model.compile(optimizer, "mse", **compiled)
     assert model.optimizer is optimizer
+
+
+@pytest.mark.parametrize("train", ["fit", "train_on_batch"])
+def test_a_model_that_was_compiled_before_amp_tf_was_on_is_scaled(library, train, log):
+    made = {}
+    for name in ("before", "after"):
+        model = make_model(library)
+        with installed() if name == "after" else contextlib.nullcontext():
+            model.compile(library.optimizers.Adam(0.25), "mse")
+        with installed():
+            if train == "fit":
+                model.fit(X, Y, batch_size=16, shuffle=False, verbose=0)
+            else:
+                model.train_on_batch(X, Y)
+        assert is_ours(model.optimizer)
+        made[name] = model
+    status = made["before"].optimizer.status()
+    assert status.steps > 0
+    assert status == made["after"].optimizer.status()
+    weights = zip(made["before"].get_weights(), made["after"].get_weights(), strict=True)
+    for before, after in weights:
+        np.testing.assert_array_equal(before, after)
+    assert not log("without loss scaling")
+
+
+def test_a_training_step_that_was_made_before_amp_tf_was_on_keeps_its_optimizer(library):
+    model = make_model(library)
+    model.compile("sgd", "mse")
+    model.train_on_batch(X[:8], Y[:8])
+    with installed():
+        model.fit(X, Y, batch_size=16, verbose=0)
+        assert not is_loss_scaled(model.optimizer)
+        model.compile(model.optimizer, "mse")
+        model.fit(X, Y, verbose=0)
+    assert model.optimizer.status().steps == 1
+
+
+def test_a_model_whose_program_refuses_a_loss_scale_is_trained_without_one():
+    with installed():
+        model = make_model(keras)
+        model.compile("sgd", "mse", auto_scale_loss=False)
+        model.fit(X, Y, verbose=0)
+        assert not is_loss_scaled(model.optimizer)
+        model.compile(model.optimizer, "mse")
+        assert is_loss_scaled(model.optimizer)
 
 
 def test_keras_own_wrapping_under_its_policy_is_left_alone(library):

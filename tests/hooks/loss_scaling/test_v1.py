@@ -312,3 +312,24 @@ def test_a_session_need_not_initialize_what_the_program_does_not_know(first, sma
     saver.restore(session, str(tmp_path / "before"))
     assert session.run(weight).tolist() == [1.0]
     assert session.run(v1.global_variables("current_loss_scale")) == [2.0**15]
+
+
+def test_an_error_of_restore_or_save_is_the_programs_own(small, tmp_path, log):
+    session, weight, _ = small
+    v1.train.GradientDescentOptimizer(0.25).minimize(tf.reduce_sum(weight**2))
+    other = v1.get_variable("other", initializer=1.0)
+    saver = v1.train.Saver()
+    session.run(weight.initializer)
+    for path in (None, str(tmp_path / "absent")):
+        with pytest.raises(ValueError, match="save_path"):
+            saver.restore(session, path)
+    with pytest.raises(tf.errors.FailedPreconditionError, match="other"):
+        saver.save(session, str(tmp_path / "uninitialized"))
+    session.run(other.initializer)
+    v1.train.Saver([weight]).save(session, str(tmp_path / "weight"))
+    with pytest.raises(tf.errors.NotFoundError, match="missing"):
+        saver.restore(session, str(tmp_path / "weight"))
+    session.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        saver.save(session, str(tmp_path / "closed"))
+    assert not log("automatic loss scaling failed")
