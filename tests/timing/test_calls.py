@@ -69,3 +69,13 @@ def test_where_nothing_is_converted_there_is_nothing_to_time(few):
 def test_misuse_is_refused():
     with amp_tf.enable(BF16), pytest.raises(ConfigError, match=r"amp_tf\.time: amp_tf is on"):
         amp_tf.time(tf.abs, 1.0)
+
+
+def test_the_report_of_the_process_stays_as_it_is(few):
+    with amp_tf.enable(BF16):
+        tf.function(lambda x: tf.nn.relu(tf.matmul(tf.nn.relu(x), x)))(X)
+    before = reports.totals()
+    assert before.converted
+    amp_tf.time(tf.function(lambda x: tf.matmul(x, x)), X, config=BF16, rounds=3)
+    assert reports.totals() == before
+    reports.reset()

@@ -55,14 +55,12 @@ def time(
         config = AmpConfig.from_env()
     check_config(config, where=_WHERE)
     calls = {False: _traced(function, inputs), True: _traced(function, inputs)}
-    reports.reset()
     first_s = {False: _seconds(calls[False])}
-    with switch.enable(config):
+    with reports.apart(), switch.enable(config):  # the process' own report is of other graphs
         first_s[True] = _seconds(calls[True])
         line = summary.line()
-    has_converted = reports.totals().converted > 0
-    reports.reset()  # no summary line for these graphs
-    if not has_converted:
+        converted = reports.totals().converted
+    if not converted:
         raise AmpError(
             f"there is nothing to time ({line})",
             where=_WHERE,
