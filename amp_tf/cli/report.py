@@ -57,10 +57,7 @@ def _line_of(document: Document) -> str:
 
 
 def _documents(source: str, args: argparse.Namespace) -> list[Row]:
-    """Returns the reports in a file or folder, or makes a report.
-
-    One is made of a model or a graph.
-    """
+    """Returns the reports in a file or folder, or makes one of a model or a graph."""
     if not os.path.exists(source):
         raise FileError(
             "there is no such file or folder",

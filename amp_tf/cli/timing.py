@@ -81,10 +81,9 @@ class TimedScript:
         if is_mixed:
             self.summary = f"amp_tf: {recording.summary}"
             if not recording.converted:
-                fix = (
-                    "Leave the variable out, and nothing is lost; or name a precision, as with "
-                    "--precision bfloat16"
-                )
+                fix = "Leave the variable out, and nothing is lost"
+                if self.config.precision == "auto":
+                    fix += "; or name a precision, as with --precision bfloat16"
                 if not is_named:
                     fix += (
                         f". If the program does something else later than {self.step}, name that "

@@ -173,6 +173,7 @@ def test_where_a_step_of_no_products_was_chosen_it_is_advised_to_name_another(he
     python = command(here, f"{LOOP}for _ in range(9): prepare(tf.ones((8, 8)))")
     err = tell("time", "--precision", "bfloat16", *named, "--", *python, status=2).err
     assert "there is nothing to time (" in err
+    assert "name a precision" not in err  # one was named
     assert ("something else later than prepare, name that with --step" in err) is (not named)
 
 

@@ -68,6 +68,7 @@ def compiled_model():
         ({"subject": singular}, "a batch cannot be run (Input is not invert"),
         ({"subject": kept, "batches": [SPREAD]}, "the shape of '[0]' depends on values: it was ("),
         ({"subject": tf.exp}, "nothing would be converted, so there is nothing to compare"),
+        ({"batches": [X.astype(float)]}, "converted; NumPy's own type is float64."),
         ({"steps": 0}, "steps: 0 is not a number of batches"),
         ({"config": "bfloat16"}, "compare(config): expected an AmpConfig"),
     ],

@@ -62,8 +62,12 @@ def test_a_training_step_is_timed(few):
 
 
 def test_where_nothing_is_converted_there_is_nothing_to_time(few):
-    with pytest.raises(AmpError, match=r"there is nothing to time \(.* 0 of \d+ nodes converted"):
+    why = r"there is nothing to time \(.* 0 of \d+ nodes converted.*\. "
+    with pytest.raises(AmpError, match=f"{why}Only what computes with float32 is converted; NumPy"):
         amp_tf.time(lambda x: x + 1.0, tf.ones(3), config=BF16)
+    auto = amp_tf.AmpConfig(target="cpu")
+    with pytest.raises(AmpError, match=f"{why}Name a precision, as in config="):
+        amp_tf.time(lambda x: x + 1.0, tf.ones(3), config=auto)
 
 
 def test_misuse_is_refused():

@@ -61,11 +61,10 @@ def time(
         line = summary.line()
         converted = reports.totals().converted
     if not converted:
-        raise AmpError(
-            f"there is nothing to time ({line})",
-            where=_WHERE,
-            fix='Name a precision, as in config=amp_tf.AmpConfig(precision="bfloat16")',
-        )
+        fix = "Only what computes with float32 is converted; NumPy's own type is float64"
+        if config.precision == "auto":
+            fix = 'Name a precision, as in config=amp_tf.AmpConfig(precision="bfloat16")'
+        raise AmpError(f"there is nothing to time ({line})", where=_WHERE, fix=fix)
 
     def run(is_mixed: bool) -> Run:
         call = calls[is_mixed]
