@@ -8,6 +8,7 @@ go on with the original graph.
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 
@@ -20,12 +21,30 @@ def printable(text: str) -> str:
     return "".join(characters)
 
 
+# What stands around the text of an error: Keras' colors, the arguments of a call, lines that only
+# say where it was raised.
+_COLOR = re.compile(r"\x1b\[\d*m")
+_ARGUMENTS = re.compile(r"\n\s*Arguments received by ")
+_TITLES = ("Graph execution error:", "Exception encountered when calling ")
+_TRACE = "in user code:"  # begins the text of an error in a function that TensorFlow traces
+
+
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's text; the name of its class if it has none."""
-    lines = str(error).strip().splitlines()
-    if not lines:
-        return type(error).__name__
-    return lines[0]
+    """Returns the first line of what an error says; the name of its class if it says nothing.
+
+    TensorFlow and Keras put frames around it.
+    """
+    text = _ARGUMENTS.split(_COLOR.sub("", str(error)))[0]
+    _, node, said = text.rpartition("\nNode:")
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    if node:  # its name comes first
+        lines = lines[1:]
+    if lines[:1] == [_TRACE]:  # the places in the program come first
+        lines = lines[-1:]
+    for line in lines:
+        if not line.startswith(_TITLES):
+            return line
+    return type(error).__name__
 
 
 class AmpError(Exception):

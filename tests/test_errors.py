@@ -59,6 +59,27 @@ def test_an_error_survives_the_way_between_processes(cls, carry):
         (ValueError("\n  one  \n"), "one"),
         (ValueError(), "ValueError"),
         (KeyError(" "), "' '"),
+        (
+            ValueError(
+                "Graph execution error:\n\nDetected at node Lookup defined at (most recent call "
+                "last):\n  File 'a.py', line 3\n\nNode: 'Lookup'\nno such file\n\t [[{{node Look…"
+            ),
+            "no such file",
+        ),
+        (
+            ValueError(
+                "Exception encountered when calling Functional.call().\n\n\x1b[1mNo such input."
+                "\x1b[0m\n\nArguments received by Functional.call():\n  • inputs=None\n  • mask=no"
+            ),
+            "No such input.",
+        ),
+        (
+            ValueError(
+                "in user code:\n\n    File 'a.py', line 3, in step\n\n    TypeError: it has a Func"
+                "\n\n    Arguments received by Functional.call():\n      • kwargs=None"
+            ),
+            "TypeError: it has a Func",
+        ),
     ],
 )
 def test_the_first_line_of_an_error_is_never_empty(error, line):

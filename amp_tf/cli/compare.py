@@ -55,8 +55,8 @@ def _compare_model(args: argparse.Namespace, request: CompareRequest) -> int:
             fix="Write one model with --inputs, or a command after -- without it",
         )
     _model, function = load_signature(args.subject[0], args.signature)
-    arrays = read_inputs(args.inputs, list(function.structured_input_signature[1]))
-    compared = request.compare(function, [arrays], hardware_for(request.config))
+    inputs = read_inputs(args.inputs, function)
+    compared = request.compare(function, [inputs], hardware_for(request.config))
     name = os.path.basename(os.path.normpath(args.subject[0]))
     return _tell(dataclasses.replace(compared, name=name), args.output)
 

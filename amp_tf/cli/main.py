@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import dataclasses
 import importlib
+import io
 import os
 import signal
 import sys
@@ -167,7 +168,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
         "sources",
         metavar="FILE",
         nargs="+",
-        help="a report (.json) or a folder of them, a model, a GraphDef file, or a log folder",
+        help="a report (.json) or a folder of them, a model, or a GraphDef file",
     )
     parser.add_argument(
         "--html", metavar="OUT", help="write a page: one file that needs no network"
@@ -299,9 +300,8 @@ COMMANDS: Mapping[str, Command] = {
         "report.run",
         "write an HTML page of what was converted and what was not",
         "Shows what was converted, what was not, and why: in programs that ran with "
-        "AMP_TF_REPORT, side by side; or in a model, a GraphDef or the graphs of a log folder "
-        "(TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH), as the settings of this command convert "
-        "them.",
+        "AMP_TF_REPORT, side by side; or in a model or a GraphDef, as the settings of this command "
+        "convert it.",
         _add_report,
     ),
     "compare": Command(
@@ -375,8 +375,23 @@ def main(arguments: list[str] | None = None) -> int:
         to stderr; 2 for a wrong command line or without TensorFlow; as in a shell, 130 if the user
         interrupted it, and 141 if nobody reads its output any more.
     """
+    _prepare_streams()
     with _ended_by_signals():
         return _main(arguments)
+
+
+def _prepare_streams() -> None:
+    """Lets stdout and stderr take whatever is printed.
+
+    A character that stdout's encoding lacks is written as an escape, as on stderr. A stderr that is
+    closed becomes one that nobody reads: the file that is opened next would get its number, and
+    TensorFlow's log.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (it stays open)
+        os.set_inheritable(sys.stderr.fileno(), True)
 
 
 @contextlib.contextmanager

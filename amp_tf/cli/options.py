@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from amp_tf.config import AmpConfig
-from amp_tf.errors import AmpError, GraphError
+from amp_tf.errors import AmpError, FileError, GraphError, first_line
 from amp_tf.files import open_regular
 from amp_tf.offline import reading
 from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
@@ -65,7 +65,14 @@ def load_signature(source: str, name: str) -> tuple[Any, Any]:
         reading.read_saved_model(folder)  # which says what is wrong with it
         import tensorflow as tf
 
-        model = tf.saved_model.load(str(folder))
+        try:
+            model = tf.saved_model.load(str(folder))
+        except Exception as error:  # of many classes: a file is missing, or an op of a library
+            raise FileError(
+                f"TensorFlow cannot load the model ({first_line(error)})",
+                where=source,
+                fix="See that tf.saved_model.load can; ops of a library of your own are not loaded",
+            ) from None
     if name not in model.signatures:
         fix = "Save the model with signatures, as model.export does"
         if model.signatures:
@@ -74,12 +81,35 @@ def load_signature(source: str, name: str) -> tuple[Any, Any]:
     return model, model.signatures[name]
 
 
-def read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
+def read_inputs(path: str, signature: Any) -> dict[str, Any]:
     """Reads the arrays of a ``.npz`` file, one for each argument of a signature.
 
+    Returns tensors of the signature's types: NumPy's own float64 becomes float32.
+
     Raises:
-        AmpError: the file has other arrays, or is damaged.
+        AmpError: the file has other arrays, or is damaged, or an array has values of another kind.
     """
+    import tensorflow as tf
+
+    inputs = signature.structured_input_signature[1]
+    arrays = _read_arrays(path, sorted(inputs))
+    tensors = {}
+    for name, array in arrays.items():
+        dtype = inputs[name].dtype
+        try:
+            tensors[name] = tf.constant(array, dtype)
+        except (TypeError, ValueError):  # such as text in the place of numbers
+            raise AmpError(
+                f"the array {name} has values of type {array.dtype}, and the model takes "
+                f"{dtype.name}",
+                where=path,
+                fix="Write the values that the model takes",
+            ) from None
+    return tensors
+
+
+def _read_arrays(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
+    """Reads the arrays of a ``.npz`` file, which are to have these names."""
     fix = f"Write it with numpy.savez('inputs.npz', {', '.join(f'{name}=…' for name in wanted)})"
     if Path(path).is_file():
         files.check_unpacked(path)
@@ -91,9 +121,7 @@ def read_inputs(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
     except Exception as error:  # empty, cut off, damaged, or of a size that it has not
         why = getattr(error, "strerror", None) or error
         raise AmpError(f"cannot be read ({why})", where=path, fix=fix) from None
-    if sorted(arrays) != sorted(wanted):
+    if sorted(arrays) != wanted:
         given = ", ".join(sorted(arrays)) or "none"
-        raise AmpError(
-            f"expected the arrays {', '.join(sorted(wanted))}, got {given}", where=path, fix=fix
-        )
+        raise AmpError(f"expected the arrays {', '.join(wanted)}, got {given}", where=path, fix=fix)
     return arrays

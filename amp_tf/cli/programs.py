@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import signal
@@ -44,7 +45,9 @@ def environment_of_run(
 
     The environment decides, whatever the program itself turns on. No variable of this process' own
     settings stays: a default value of the configuration has none that would replace it. The
-    variable of loss scaling stays, because it is no part of a configuration.
+    variable of loss scaling stays, because it is no part of a configuration. Runs write neither
+    reports nor graphs into the user's folders: they would be those of a dozen programs that were
+    ended, and take time.
 
     Args:
         config: what to convert.
@@ -54,6 +57,7 @@ def environment_of_run(
     """
     ours = {row.name for row in ENV_VARS} - {LOSS_SCALING_VAR}
     others = {name: text for name, text in os.environ.items() if name not in ours}
+    config = dataclasses.replace(config, log_path=None, report_path=None)
     environ = {**bootstrapped(others), **variables_of(config)}
     switch = DISABLE_VAR
     if is_on:

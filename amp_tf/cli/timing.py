@@ -16,6 +16,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.reporting import files
 from amp_tf.reporting.text import plural
+from amp_tf.tools import some
 from amp_tf.tools.progress import on_stderr, teller
 from amp_tf.tools.starting import PYTHON
 from amp_tf.tools.timing.recording import LEAST, STEP, Recording
@@ -80,10 +81,9 @@ class TimedScript:
         if is_mixed:
             self.summary = f"amp_tf: {recording.summary}"
             if not recording.converted:
-                fix = (
-                    "Leave the variable out, and nothing is lost; or name a precision, as with "
-                    "--precision bfloat16"
-                )
+                fix = "Leave the variable out, and nothing is lost"
+                if self.config.precision == "auto":
+                    fix += "; or name a precision, as with --precision bfloat16"
                 if not is_named:
                     fix += (
                         f". If the program does something else later than {self.step}, name that "
@@ -108,10 +108,11 @@ class TimedScript:
                 "Install amp_tf in that environment",
             )
         if recording is None:
-            what = "it made no step"
-            if self.step:
-                what = f"{what} of {self.step}"
-            raise self._error(what, f"{_A_STEP}; code that runs eagerly has none")
+            raise self._error("it made no step", f"{_A_STEP}; code that runs eagerly has none")
+        if not recording.calls:
+            what = f"it made no step of {self.step!r}"
+            kinds = some(list(map(repr, recording.kinds)))
+            raise self._error(what, f"Name one that it makes: {kinds}")
         count = len(recording.step_ms)
         if count < LEAST:
             raise self._error(
@@ -133,5 +134,9 @@ def _has_enough(place: Path) -> bool:
 
 def _read_recording(place: Path) -> Recording | None:
     """Reads what the process with most steps recorded; ``None`` where none made any."""
+
+    def steps(one: Recording) -> tuple[bool, int, int]:
+        return one.is_enough, len(one.step_ms), one.calls
+
     recordings = [Recording(**files.read_plain(path)) for path in place.glob("*.json")]
-    return max(recordings, key=lambda one: (one.is_enough, len(one.step_ms)), default=None)
+    return max(recordings, key=steps, default=None)

@@ -143,7 +143,7 @@ class TunedScript:
             if way is Way.NOTHING:
                 patterns = EVERYTHING
             # A variable may be too short for them.
-            (place / _PATTERNS).write_text("\n".join(patterns))
+            files.put(place / _PATTERNS, "\n".join(patterns))
             output = place / "output.txt"
             status = run_program(self.command, self._environ(way, place), output)
             text = output.read_text(errors="replace")

@@ -279,8 +279,6 @@ def convert_graph(
     # Whether it is a second visit is only likely here, because TensorFlow's own optimizers change
     # the number of nodes. Only counts depend on that.
     if first is not None and not result.changed and abs(nodes - first.nodes) <= first.nodes // 2:
-        if result.log:
-            result.log.note_second_visit()
         return None
     visits.note(Visit(preserve, nodes, result.changed))
     reports.record(result.report, way="grappler")

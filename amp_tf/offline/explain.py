@@ -33,7 +33,7 @@ from amp_tf.reporting.blockers import (
     root_of,
     settings_words,
 )
-from amp_tf.reporting.figures import GraphReport
+from amp_tf.reporting.graphs import GraphReport
 from amp_tf.reporting.text import plural
 from amp_tf.rewriting.arguments import check_arguments
 from amp_tf.rewriting.form import Form, Job

@@ -25,8 +25,8 @@ from amp_tf.offline.weights import store_weights
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.precision import Precision
 from amp_tf.reporting import files
-from amp_tf.reporting.figures import GraphReport
 from amp_tf.reporting.files import AnyPath
+from amp_tf.reporting.graphs import GraphReport
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.reporting.weights import Weights
 from amp_tf.rewriting.pipeline import RewriteResult, rewrite, settle

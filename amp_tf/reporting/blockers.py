@@ -24,8 +24,9 @@ from amp_tf.oplists.table import DENY as DENY_LIST
 from amp_tf.oplists.targets import Resolution
 from amp_tf.painting.paint import NO_CHANGE, RULES, Change
 from amp_tf.painting.reasons import Rule
-from amp_tf.reporting.figures import Basis, GraphReport, Graphs
+from amp_tf.reporting.figures import Basis
 from amp_tf.reporting.files import Row
+from amp_tf.reporting.graphs import GraphReport, Graphs
 
 MOST = 12  #: roots that are tried
 TOGETHER = 3  #: how many of the best are tried together

@@ -20,8 +20,9 @@ from amp_tf.graph.layers import layer_of, path_of
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.reporting import figures
 from amp_tf.reporting.blockers import find_blockers
-from amp_tf.reporting.figures import GraphReport, Graphs, InsertedCast
+from amp_tf.reporting.figures import InsertedCast
 from amp_tf.reporting.files import Row
+from amp_tf.reporting.graphs import GraphReport, Graphs
 from amp_tf.reporting.text import why_no_node
 
 _NS_PER_MS = 1e6

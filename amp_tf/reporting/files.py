@@ -134,7 +134,7 @@ def temporary_name(path: Path) -> Path:
 
 def _encoded(content: str | bytes) -> bytes:
     if isinstance(content, str):
-        return content.encode()
+        return content.encode(errors="backslashreplace")  # bytes of odd file names
     return content
 
 

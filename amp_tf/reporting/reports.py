@@ -11,12 +11,13 @@ a program that retraces without end must not fill the memory with reports.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import json
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from amp_tf.errors import ConfigError
@@ -24,8 +25,9 @@ from amp_tf.graph.names import closest, closest_layers, matcher
 from amp_tf.painting.reasons import Code, Reason
 from amp_tf.precision import Precision
 from amp_tf.reporting import document, files
-from amp_tf.reporting.figures import NO_PRODUCTS, GraphReport, NodeReport, Products
+from amp_tf.reporting.figures import NO_PRODUCTS, Products
 from amp_tf.reporting.files import AnyPath, Document, Row
+from amp_tf.reporting.graphs import GraphReport, NodeReport
 from amp_tf.reporting.text import Layers, plural, render, report_by_layer, why_no_node
 from amp_tf.reporting.weights import Weights
 from amp_tf.values import LAYER, check_pattern, dtype_name
@@ -377,6 +379,20 @@ class Ledger:
             self._graphs: list[GraphReport] = []  # the last ones
             self._totals = Totals()
 
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        """Records anew in the block, after which everything is as it was before."""
+        with self._lock:
+            graphs = self._graphs
+            totals = self._totals
+        self.reset()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._graphs = graphs
+                self._totals = totals
+
     def record(self, new: RewriteReport, *, way: str) -> None:
         """Adds the report of one rewrite, whose graphs came by ``"grappler"`` or ``"xla"``.
 
@@ -426,3 +442,4 @@ record = _ledger.record
 of_process = _ledger.of_process
 totals = _ledger.totals
 reset = _ledger.reset
+apart = _ledger.apart

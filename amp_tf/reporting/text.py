@@ -11,7 +11,8 @@ from amp_tf.oplists.fusions import SPLIT_PRODUCTS
 from amp_tf.oplists.op_names import find_registered
 from amp_tf.oplists.table import CONSTANTS, READ_OPS, WITHOUT_WAITING
 from amp_tf.painting.reasons import Reason, Rule
-from amp_tf.reporting.figures import GraphReport, NodeReport, percent
+from amp_tf.reporting.figures import percent
+from amp_tf.reporting.graphs import GraphReport, NodeReport
 
 # Reasons of nodes that nobody would convert, which are in every graph.
 _SILENT = (Rule.NO_FLOAT32, Rule.NOT_LISTED)

@@ -10,6 +10,7 @@ from amp_tf.precision import Precision
 from amp_tf.reporting.files import Row
 from amp_tf.reporting.text import plural
 
+_KILOBYTE = 1e3
 _MEGABYTE = 1e6
 
 
@@ -88,7 +89,7 @@ class Weights:
         return tuple(variable for variable in self.variables if variable.precision.is_f16)
 
     def __str__(self) -> str:
-        """Says ``weights: 4 of 6 variables stored in bfloat16, 12.6 MB become 6.3``.
+        """Says ``weights: 4 of 6 variables stored in bfloat16, 12.6 MB become 6.3 MB``.
 
         A line each says why the others are not.
         """
@@ -105,11 +106,18 @@ class Weights:
                 groups.setdefault(variable.kept, []).append(variable)
         lines = [
             f"weights: {len(self.stored):,} of {len(self.variables):,} variables stored in {kind}, "
-            f"{before / _MEGABYTE:,.1f} MB become {after / _MEGABYTE:,.1f}"
+            f"{_in_words(before)} become {_in_words(after)}"
         ]
         for group in groups.values():
-            size = sum(variable.size for variable in group) / _MEGABYTE
+            size = sum(variable.size for variable in group)
             count = plural(len(group), "variable")
             example = f"such as {group[0].name!r}: {group[0].why}"
-            lines.append(f"  {count} ({size:,.1f} MB) in float32, {example}")
+            lines.append(f"  {count} ({_in_words(size)}) in float32, {example}")
         return "\n".join(lines)
+
+
+def _in_words(size: int) -> str:
+    """Writes a number of bytes for people."""
+    if size < _MEGABYTE:
+        return f"{size / _KILOBYTE:,.1f} kB"
+    return f"{size / _MEGABYTE:,.1f} MB"

@@ -26,7 +26,7 @@ from amp_tf.graph.view import GraphView
 from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.targets import Resolution, resolve_target
-from amp_tf.reporting.figures import GraphReport
+from amp_tf.reporting.graphs import GraphReport
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.arguments import check_arguments, graph_def_of
 from amp_tf.rewriting.form import Form, Job, Pass
@@ -94,13 +94,11 @@ class RewriteResult:
         graph: the new GraphDef or FunctionDef; the given one, untouched, where nothing changed.
         report: what was converted, what was not, and why.
         changed: whether ``graph`` differs from the given one.
-        log: its log files; ``None`` for a function that was rewritten with others.
     """
 
     graph: Any
     report: RewriteReport
     changed: bool
-    log: Log | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
 @pause_garbage_collector()
@@ -316,7 +314,7 @@ def _logged(
         new, reports = work()
     result = _result(graph, new, reports)
     log.write_after(result.graph, result.report)
-    return dataclasses.replace(result, log=log)
+    return result
 
 
 def _result(original: Any, new: Any | None, reports: Iterable[GraphReport]) -> RewriteResult:

@@ -6,8 +6,7 @@ Log files are each graph before and after its rewrite, the op lists and the reas
 Their names are those of TensorFlow's own pass, so that tools that read them go on working. All
 graphs are GraphDefs: functions are the library of one without nodes, with those that they call.
 ``reasons_….txt`` and ``failure_….txt`` are amp_tf's; where a rewrite failed, the latter replaces
-the former and the graph afterwards. ``second_visit_….txt`` stands beside a graph that TensorFlow
-passed on twice, and of which nothing was converted.
+the former and the graph afterwards. TensorFlow may pass on a graph twice.
 """
 
 from __future__ import annotations
@@ -39,13 +38,12 @@ from amp_tf.oplists.targets import Resolution
 from amp_tf.painting.outcome import Painting
 from amp_tf.painting.paint import Change
 from amp_tf.painting.reasons import Reason
-from amp_tf.reporting.figures import Basis, GraphReport, InsertedCast, Products, has_costs
+from amp_tf.reporting.figures import Basis, InsertedCast, Products, has_costs
+from amp_tf.reporting.graphs import GraphReport
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.form import Form, Job
 from amp_tf.rewriting.planning import cast_sources
 
-#: Begins the name of the log file that marks a graph which TensorFlow passed on twice.
-SECOND_VISIT = "second_visit_AutoMixedPrecision"
 _numbers = itertools.count()
 
 
@@ -245,11 +243,6 @@ class Log:
             row = (node.precision.value, node.op, node.function, node.name, str(node.reason))
             rows.append("\t".join(row))
         self._write("reasons_AutoMixedPrecision", ".txt", "\n".join(rows) + "\n")
-
-    def note_second_visit(self) -> None:
-        """Marks that the graph came before: TensorFlow runs its optimizers twice."""
-        if self._path:
-            self._write(SECOND_VISIT, ".txt", "An earlier file has this graph.\n")
 
     def _write_graph(self, tag: str, graph: Any) -> None:
         if isinstance(graph, bytes):

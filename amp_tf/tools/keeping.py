@@ -7,6 +7,7 @@ one by hand. ``AMP_TF_KEEP_FLOAT32=@FILE`` reads it (:func:`amp_tf.values.read_p
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -60,7 +61,7 @@ def write(
     """
     first, *others = measured
     lines = [f"{first}, {time.strftime('%Y-%m-%d')}", *others]
-    lines.append(f"Read with {variable_of('keep_float32')}={file_of_patterns(Path(path).name)}")
+    lines.append(f"Read with {_setting(Path(path).name)}")
     text = [_comment(line) for line in lines]
     for pattern in patterns:
         if pattern in why:
@@ -72,8 +73,12 @@ def write(
 
 def written_message(path: AnyPath) -> str:
     """Says that a file of patterns is written, and how it is read."""
-    reads = f"{variable_of('keep_float32')}={file_of_patterns(path)}"
-    return f"{path} is written. {reads} reads it"
+    return f"{path} is written. {_setting(path)} reads it"
+
+
+def _setting(path: AnyPath) -> str:
+    """Returns what to write in a shell so that a file of patterns is read."""
+    return f"{variable_of('keep_float32')}={shlex.quote(file_of_patterns(path))}"
 
 
 def _comment(words: str) -> str:

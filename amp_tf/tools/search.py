@@ -92,8 +92,8 @@ def find_smallest(ranked: Sequence[Item], suffices: Suffices) -> tuple[Items | N
         suffices: tells whether a set suffices; raises :class:`OutOfRunsError` if no run is left.
 
     Returns:
-        The set, ``None`` if none was found that is smaller than all items; and whether it is known
-        that no item of the set can be left out.
+        The set, ``None`` if none was found that suffices; and whether it is known that no item of
+        the set can be left out.
     """
     smallest: Items | None = None
 
@@ -106,6 +106,9 @@ def find_smallest(ranked: Sequence[Item], suffices: Suffices) -> tuple[Items | N
 
     try:
         items = reduce(_find_prefix(tuple(ranked), try_items), try_items, None)
+        # A set of all items was taken for good, and is not if patterns fail to find them again.
+        if smallest is None and not try_items(items):
+            return None, True
         return _divided(items, try_items, _LEAST_SHARE * _operations(ranked)), True
     except OutOfRunsError:
         return smallest, False

@@ -39,10 +39,10 @@ def run_trials(devices: list[str]) -> list[Trial]:
     from amp_tf.reporting import reports
 
     trials: list[Trial] = []
-    for device in devices:
-        for way in WAYS:
-            trials += _run_way(device, way)
-    reports.reset()  # no summary line for the graphs of the trials
+    with reports.apart():  # no summary line for the graphs of the trials
+        for device in devices:
+            for way in WAYS:
+                trials += _run_way(device, way)
     return trials
 
 

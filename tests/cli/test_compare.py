@@ -1,6 +1,8 @@
 """``amp-tf compare`` on SavedModels."""
 
 import re
+import shlex
+import shutil
 
 import numpy as np
 import pytest
@@ -87,6 +89,7 @@ def wrong_files(tmp_path, monkeypatch):
     (tmp_path / "text.npz").write_bytes(b"no arrays")
     np.savez("z.npz", z=np.ones(3))
     np.savez("wide.npz", x=np.ones((2, 5), np.float32))
+    np.savez("words.npz", x=np.full((2, 6), "a"))
     _inputs(tmp_path, 1e5)
 
 
@@ -105,6 +108,10 @@ def wrong_files(tmp_path, monkeypatch):
             "expected the arrays x, got z. Write it with numpy.savez('inputs.npz', x=…).",
         ),
         ("--inputs wide.npz", "amp-tf compare: "),
+        (
+            "--inputs words.npz",
+            "words.npz: the array x has values of type <U1, and the model takes float32.",
+        ),
         ("", "there is no file of inputs. Name it with --inputs, or write --"),
         ("more --inputs z.npz", "expected one model"),
         (
@@ -117,3 +124,27 @@ def test_misuse_has_another_status_than_a_model_that_goes_wrong(model, tell, opt
     out, err = tell("compare", model, *options.split(), *ARGUMENTS, status=2)
     assert why in err
     assert not out  # nothing was compared first
+
+
+def test_numpys_float64_is_taken_for_float32(model, tmp_path, tell):
+    np.savez(tmp_path / "in.npz", x=np.random.default_rng(1).normal(size=(8, 6)))
+    out = tell("compare", model, "--inputs", tmp_path / "in.npz", *ARGUMENTS).out
+    assert "healthy in float16" in out
+
+
+def test_a_model_that_tensorflow_cannot_load_is_named(model, tmp_path, tell):
+    broken = tmp_path / "broken"
+    shutil.copytree(model, broken)
+    shutil.rmtree(broken / "variables")
+    inputs = _inputs(tmp_path, 1)
+    err = tell("compare", broken, "--inputs", inputs, *ARGUMENTS, status=2).err
+    assert f"amp-tf compare: {broken}: TensorFlow cannot load the model (" in err
+
+
+def test_the_setting_that_reads_a_file_is_quoted_for_a_shell(model, tmp_path, tell):
+    file = tmp_path / "a model's keep.txt"
+    command = ["compare", model, "--inputs", _inputs(tmp_path, 1e5), "--output", file, *ARGUMENTS]
+    err = tell(*command, status=1).err
+    setting = err.partition(" is written. ")[2].partition(" reads it.")[0]
+    assert shlex.split(setting) == [f"AMP_TF_KEEP_FLOAT32=@{file}"]
+    assert shlex.quote("@a model's keep.txt") in file.read_text()

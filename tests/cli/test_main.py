@@ -104,6 +104,7 @@ def test_a_reader_that_has_enough_ends_a_command_without_a_word_and_with_the_sta
         ("print(1)", "/dev/full", 1, "amp-tf fake: [Errno 28] No space left on device\n"),
         # Python makes None of a descriptor that is closed.
         ("os.close(1); sys.stdout = None; print(1)", "/dev/null", 0, ""),
+        ("print(chr(0xDCFF))", "/dev/null", 0, ""),  # of a file name that is no UTF-8
     ],
 )
 def test_a_command_ends_with_the_status_of_a_shell(code, out, status, error):
@@ -216,3 +217,21 @@ def test_options_win_and_patterns_add_up_and_without_options_the_environment_cou
 def test_a_gpu_target_does_not_need_a_gpu():
     assert hardware_for(AmpConfig(target="gpu")).gpu_has_f16
     assert not hardware_for(AmpConfig(target="cpu")).has_gpu
+
+
+def test_what_the_output_cannot_encode_is_written_as_an_escape(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
+    said = types.SimpleNamespace(run=lambda args: print("1.50 ± 0.03, größe") or 0)
+    monkeypatch.setitem(sys.modules, "amp_tf.cli.run", said)
+    assert command.main(["run"]) == 0
+    assert written.getvalue() == b"1.50 \\xb1 0.03, gr\\xf6\\xdfe\n"
+
+
+def test_where_stderr_is_closed_no_file_gets_its_number_and_nothing_is_printed_elsewhere():
+    code = """
+    print("log", file=sys.stderr, flush=True)
+    print(sys.stderr.isatty(), os.open("/dev/null", os.O_RDONLY) > 2)
+"""
+    ended = run(code.strip(), preexec_fn=lambda: os.close(2))
+    assert (ended.returncode, ended.stdout) == (0, "False True\n")

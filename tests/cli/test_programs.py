@@ -25,6 +25,12 @@ def test_a_program_gets_the_settings_that_were_asked_for_and_no_others(monkeypat
     environ = environment_of_run(config, "timing.recording", "folder", is_on=True)
     assert AmpConfig.from_env(environ) == config
     assert (config.precision, config.force_f16, config.allow_add) == ("auto", ("dense",), ("Exp",))
+    # A dozen runs would fill the user's folders.
+    monkeypatch.setenv("AMP_TF_REPORT", "reports")
+    monkeypatch.setenv("TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH", "graphs")
+    writing = read_config(arguments)
+    assert writing.report_path
+    assert environment_of_run(writing, "timing.recording", "folder", is_on=True) == environ
     assert environ["TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING"] == "0"
     bare = environment_of_run(AmpConfig(), "timing.recording", "folder", is_on=False)
     assert AmpConfig.from_env(bare) == AmpConfig()

@@ -1,4 +1,4 @@
-"""``amp-tf report`` on what runs wrote, on models, graphs and log folders."""
+"""``amp-tf report`` on what runs wrote, on models and graphs."""
 
 import json
 import shutil
@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-import amp_tf
 from amp_tf.cli.main import main
 from amp_tf.offline.reading import write_graph_file
 from amp_tf.reporting import files
-from tests.hooks import running
 from tests.reporting.rendering import shown
-from tests.reporting.reported_graphs import BF16_CPU, traced
+from tests.reporting.reported_graphs import traced
 
 FIRST = Path(__file__).parents[1] / "reporting" / "report_version_1.json"
 OPTIONS = ("--precision", "bfloat16", "--target", "cpu")
@@ -63,102 +61,10 @@ def test_so_is_a_saved_model_with_its_functions(tmp_path, tell):
     assert any(graph["function"] for graph in found["graphs"])
 
 
-@pytest.fixture
-def logging(tmp_path):
-    """Rewrites as a program does whose log folder is tmp_path / "log"."""
-    config = amp_tf.AmpConfig(precision="bfloat16", log_path=str(tmp_path / "log"))
-    return lambda graph: amp_tf.rewrite(graph, config, hardware=BF16_CPU).graph
-
-
-def test_so_are_the_graphs_of_a_log_folder_by_the_settings_of_the_command(
-    graph_file, logging, tmp_path, tell
-):
-    graph = tf.compat.v1.GraphDef.FromString(graph_file.read_bytes())
-    logging(graph)
-    folder = str(tmp_path / "log")
-    for options, share in ((OPTIONS, 1), ((*OPTIONS, "--keep-float32", "MatMul"), 0)):
-        told = tell("report", folder, *options)
-        found = json.loads(told.out)
-        assert found["figures"]["products_share_f16"] == share
-        settings = {row["field"]: (row["value"], row["from"]) for row in found["settings"]}
-        assert settings["precision"] == ("bfloat16", "amp-tf report")
-        assert settings["level"][1] == "default"
-        assert told.err.startswith(f"{folder}: its graphs are decided again, by the settings of ")
-        assert "(precision bfloat16, target cpu)" in told.err
-
-
-RETRACED = """
-import tensorflow as tf
-f = tf.function(lambda x: tf.nn.relu(tf.matmul(tf.nn.relu(tf.matmul(x, x)), x)) + 1.0)
-f(tf.ones((64, 64)))
-f(tf.ones((32, 32)))
-"""
-
-
-@pytest.mark.parametrize("keep", ["", "."])
-def test_what_tensorflow_passes_to_its_optimizers_twice_counts_once(keep, tmp_path, tell):
-    """Both if the program converted something and if not."""
-    variables = {
-        running.SWITCH: "1",
-        "AMP_TF_PRECISION": "bfloat16",
-        "AMP_TF_KEEP_FLOAT32": keep,
-        "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH": str(tmp_path / "log"),
-    }
-    (tmp_path / "site").mkdir()
-    ended = running.run(["-c", RETRACED], tmp_path / "site", variables)
-    assert (ended.converted > 0) is not bool(keep)
-    found = json.loads(tell("report", tmp_path / "log", *OPTIONS).out)
-    assert [str(len(found["graphs"])), str(found["total"])] == [ended.summary[1], ended.summary[3]]
-    assert all(graph["converted"] for graph in found["graphs"])
-
-
-def test_of_a_graph_that_was_converted_before_nothing_is_shown_again(
-    graph_file, logging, tmp_path, tell
-):
-    logging(logging(tf.compat.v1.GraphDef.FromString(graph_file.read_bytes())))
-    assert len(json.loads(tell("report", tmp_path / "log", *OPTIONS).out)["graphs"]) == 1
-
-
-XLA = """
-import tensorflow as tf
-w = tf.ones((64, 64))
-inner = tf.function(lambda x: tf.matmul(x, w))
-f = tf.function(lambda x: inner(tf.nn.relu(tf.matmul(x, w))), jit_compile=True)
-f(tf.ones((64, 64)))
-"""
-
-
-def test_functions_for_xla_are_logged_whole_and_decided_again_for_xla(tmp_path, tell):
-    log = tmp_path / "log"
-    variables = {
-        running.SWITCH: "1",
-        "AMP_TF_PRECISION": "bfloat16",
-        "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LOG_PATH": str(log),
-    }
-    (tmp_path / "site").mkdir()
-    running.run(["-c", XLA], tmp_path / "site", variables)
-    decided = set()
-    for path in log.glob("reasons_*.txt"):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            precision, op, function, name, _ = line.split("\t")
-            if op == "MatMul":
-                decided.add((function, name, precision))
-    assert {precision for _, _, precision in decided} == {"bfloat16"}
-    found = json.loads(tell("report", log, *OPTIONS).out)
-    products = set()
-    for graph in found["graphs"]:
-        for node in graph["nodes"]:
-            if node["op"] == "MatMul":
-                assert graph["way"] == "xla"
-                products.add((graph["function"], node["name"], node["precision"]))
-    assert products == decided
-    assert len(products) == 2
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["empty"], "holds no report, model or log files of amp_tf"),
+        (["empty"], "holds no report or model. Name a folder that"),
         (["nothere"], "nothere: there is no such file or folder. Name a report"),
         (["nested"], "is not JSON"),
         ([str(FIRST), "--html", "none/page.html"], "page.html: cannot be written (No such file or"),

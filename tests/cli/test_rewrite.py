@@ -1,10 +1,12 @@
 """``amp-tf rewrite`` on files."""
 
 import os
+import re
 import shutil
 import signal
 import sys
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -310,3 +312,23 @@ def test_what_is_no_batch_size_is_refused(wrong, capsys):
     assert main(["rewrite", "nowhere", "--dry-run", f"--batch={wrong}"]) == 1
     told = f"--batch: '{wrong}' is not a valid value. Valid values: a batch size"
     assert capsys.readouterr().err.startswith(f"amp-tf rewrite: {told}")
+
+
+def test_a_check_says_where_shapes_differ_and_measures_complex_outputs(tmp_path, tell):
+    module = tf.Module()
+    module.w = tf.Variable(np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32))
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 64), name="x")])
+    def serve(x):
+        y = tf.matmul(x, module.w)
+        spectrum = tf.complex(y, -y)
+        return {"kept": tf.boolean_mask(y, y > 0), "place": tf.where(y > 0), "spectrum": spectrum}
+
+    tf.saved_model.save(module, str(tmp_path / "in"), signatures={"serving_default": serve})
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(1).normal(size=(500, 64)))
+    command = ["rewrite", tmp_path / "in", tmp_path / "out", "--check", tmp_path / "x.npz"]
+    out, err = tell(*command, "--precision", "bfloat16")
+    assert re.search(r"^  kept: its shape is \(\d+,\), and \(\d+,\) in the original$", out, re.M)
+    assert re.search(r"^  place: its shape is \(\d+, 2\), and \(\d+, 2\) in the ", out, re.M)
+    assert re.search(r"^  spectrum: error at most \S+, 0\.\d+ % of the largest value, ", out, re.M)
+    assert err == f"{tmp_path / 'out'} is written.\n"

@@ -161,11 +161,19 @@ def test_a_program_that_cannot_be_timed_is_told_why(here, tell, program, why):
 
 
 @pytest.mark.process
+def test_where_no_step_has_the_name_those_that_were_made_are_told(here, tell):
+    python = command(here, f"{LOOP}for _ in range(9): prepare(tf.ones((8, 8)))")
+    err = tell("time", "--step", "prepair", "--", *python, status=2).err
+    assert "it made no step of 'prepair'. Name one that it makes: 'prepare'." in err
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("named", [[], ["--step", "prepare"]])
 def test_where_a_step_of_no_products_was_chosen_it_is_advised_to_name_another(here, tell, named):
     python = command(here, f"{LOOP}for _ in range(9): prepare(tf.ones((8, 8)))")
     err = tell("time", "--precision", "bfloat16", *named, "--", *python, status=2).err
     assert "there is nothing to time (" in err
+    assert "name a precision" not in err  # one was named
     assert ("something else later than prepare, name that with --step" in err) is (not named)
 
 

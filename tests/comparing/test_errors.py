@@ -9,10 +9,12 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
+from amp_tf.tools.comparing.calls import Calls
 from tests.comparing.planted import PLANTED
 
 CONFIG = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
 X = np.ones((4, 6), np.float32)
+SPREAD = np.random.default_rng(0).normal(size=(300, 6)).astype(np.float32)
 
 
 def _square(x):
@@ -29,6 +31,12 @@ def singular(x):
     """Computes zero, which no optimizer of TensorFlow's finds out before it runs."""
     zeros = tf.cast(x[:, : x.shape[0]] > 1e30, tf.float32)
     return tf.linalg.inv(zeros), tf.matmul(x, x, transpose_b=True)
+
+
+def kept(x):
+    """Computes numbers that pass a threshold: how many do depends on rounding."""
+    y = tf.matmul(x, 1 + x / 300, transpose_b=True)
+    return tf.boolean_mask(y, y > y[0, 1]), y
 
 
 def compiled_model():
@@ -58,13 +66,28 @@ def compiled_model():
             "it returns no floating-point numbers and writes no variables",
         ),
         ({"subject": singular}, "a batch cannot be run (Input is not invert"),
+        ({"subject": kept, "batches": [SPREAD]}, "the shape of '[0]' depends on values: it was ("),
         ({"subject": tf.exp}, "nothing would be converted, so there is nothing to compare"),
+        ({"batches": [X.astype(float)]}, "converted; NumPy's own type is float64."),
         ({"steps": 0}, "steps: 0 is not a number of batches"),
         ({"config": "bfloat16"}, "compare(config): expected an AmpConfig"),
     ],
 )
 def test_what_cannot_be_compared_is_told(given, words):
     assert words in _error(**given)
+
+
+@pytest.mark.parametrize("argument", [tf.ragged.constant([[1.0], []]), tf.sparse.eye(2)])
+def test_an_argument_of_a_program_that_is_not_dense(argument):
+    calls = Calls("step", _square, jit_compile=None, most=8)
+    with pytest.raises(amp_tf.AmpError, match="and only dense tensors can be fed") as refused:
+        calls.keep(X, argument)
+    assert f"an argument is a {type(argument).__name__}, " in str(refused.value)
+
+
+def test_a_node_whose_shape_depends_on_values_is_not_measured():
+    compared = amp_tf.compare(lambda x: tf.reduce_sum(kept(x)[0]), [SPREAD], CONFIG)
+    assert any(node.op == "MatMul" for node in compared.nodes)
 
 
 def test_a_step_that_amp_tf_has_rewritten_already():

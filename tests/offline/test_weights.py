@@ -94,8 +94,8 @@ def test_the_report_says_what_stays_in_float32_and_why(exported):
     _, report = exported
     text = str(report.weights)
     assert re.match(
-        r"weights: .* variables stored in bfloat16, 0\.1 MB become 0\.0.*\n"
-        r"  .* MB\) in float32, such as '.* is read in float32 by '__inference___call__",
+        r"weights: .* variables stored in bfloat16, (\d\d\.\d) kB become (\d\d\.\d) kB\n"
+        r"  .* kB\) in float32, such as '.* is read in float32 by '__inference___call__",
         text,
     )
     rows = report.to_dict()["weights"]

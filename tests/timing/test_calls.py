@@ -62,10 +62,24 @@ def test_a_training_step_is_timed(few):
 
 
 def test_where_nothing_is_converted_there_is_nothing_to_time(few):
-    with pytest.raises(AmpError, match=r"there is nothing to time \(.* 0 of \d+ nodes converted"):
+    why = r"there is nothing to time \(.* 0 of \d+ nodes converted.*\. "
+    with pytest.raises(AmpError, match=f"{why}Only what computes with float32 is converted; NumPy"):
         amp_tf.time(lambda x: x + 1.0, tf.ones(3), config=BF16)
+    auto = amp_tf.AmpConfig(target="cpu")
+    with pytest.raises(AmpError, match=f"{why}Name a precision, as in config="):
+        amp_tf.time(lambda x: x + 1.0, tf.ones(3), config=auto)
 
 
 def test_misuse_is_refused():
     with amp_tf.enable(BF16), pytest.raises(ConfigError, match=r"amp_tf\.time: amp_tf is on"):
         amp_tf.time(tf.abs, 1.0)
+
+
+def test_the_report_of_the_process_stays_as_it_is(few):
+    with amp_tf.enable(BF16):
+        tf.function(lambda x: tf.nn.relu(tf.matmul(tf.nn.relu(x), x)))(X)
+    before = reports.totals()
+    assert before.converted
+    amp_tf.time(tf.function(lambda x: tf.matmul(x, x)), X, config=BF16, rounds=3)
+    assert reports.totals() == before
+    reports.reset()

@@ -68,6 +68,19 @@ def test_a_model_that_is_good_in_mixed_precision_needs_four_runs_and_nothing_in_
     )
 
 
+def test_where_only_nothing_in_16_bit_is_good_all_layers_are_tried_before_they_are_the_result(
+    tmp_path,
+):
+    """Patterns may not find a part that has no name, or another one in each run."""
+    found = tuned(Weak(PATHS, ("elsewhere/MatMul",)), tmp_path / "elsewhere")
+    assert found.patterns is None
+    assert str(found).endswith(f"No set was found that suffices, in {found.runs} runs.")
+    found = tuned(Weak(PATHS[:1], (f"{PATHS[0]}/MatMul",)), tmp_path / "one")
+    assert found.patterns == (f"layer:{PATHS[0]}$",)
+    assert found.trades[-1].kept == found.patterns
+    assert found.chosen.share == found.trades[-1].outcome.share == 0.0
+
+
 def test_patterns_of_the_settings_are_in_every_run_and_in_the_file(tmp_path):
     from_settings = ("layer:m/a/dense$",)
     program = Weak(PATHS, ("m/a/dense/MatMul", "m/e/dense/MatMul"), findings("m/e/dense/MatMul"))

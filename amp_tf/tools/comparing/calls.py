@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from amp_tf.errors import GraphError
+
 Function = Callable[..., Any]
 Patch = tuple[Any, str, Function]  #: the owner of what is patched, its name, and ours
 Call = tuple[tuple[Any, ...], dict[str, Any]]  #: positional and named arguments
@@ -51,7 +53,19 @@ class Calls:
 
 
 def _copied(leaf: Any) -> Any:
-    """Returns a tensor as an array of its own; variables and other values as they are."""
+    """Returns a tensor as an array of its own; variables and other values as they are.
+
+    Raises:
+        GraphError: the tensor is not dense.
+    """
+    import tensorflow as tf
+
+    if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
+        raise GraphError(
+            f"an argument is a {type(leaf).__name__}, and only dense tensors can be fed",
+            where="tf.function",
+            fix="Pass its parts, such as its values, and put it together inside",
+        )
     if hasattr(leaf, "assign"):
         return leaf
     if hasattr(leaf, "numpy"):

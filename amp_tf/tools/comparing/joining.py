@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from amp_tf.errors import GraphError
+from amp_tf.errors import GraphError, first_line
 from amp_tf.graph.names import node_of
 from amp_tf.graph.protos import new_graph
 from amp_tf.graph.templates import rename_functions
@@ -153,7 +153,7 @@ class JointGraph:
             return self._session.run((wanted, effects), feed)[0]
         except tf.errors.OpError as error:
             raise GraphError(
-                f"a batch cannot be run ({_why(error.message)})",
+                f"a batch cannot be run ({first_line(error).rstrip('.')})",
                 where="compare(batches)",
                 fix="Call the step with this batch, in float32, to see whether it runs at all",
             ) from error
@@ -253,14 +253,6 @@ def _separate(graph: Any, side: str, replaced: Iterable[str]) -> Any:
         if "frame_name" in node.attr:
             node.attr["frame_name"].s = f"{side}/".encode() + node.attr["frame_name"].s
     return version
-
-
-def _why(message: str) -> str:
-    """Returns TensorFlow's message without the frame that it puts around errors in graphs."""
-    message = message.removeprefix("Graph execution error:")
-    _, framed, said = message.rpartition("\nNode:")  # its name, and then what happened
-    lines = [line for line in said.splitlines()[bool(framed) :] if line.strip()]
-    return (lines or [message])[0].strip().rstrip(".")
 
 
 def written_variables(flat: FlatStep) -> list[str]:

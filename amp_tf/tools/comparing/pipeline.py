@@ -160,13 +160,18 @@ def _rewritten(name: str, flat: FlatStep, config: AmpConfig, hardware: Hardware)
         )
     result = flat.rewritten(config, hardware)
     if not result.report.precisions:
+        fix = "Only what computes with float32 is converted; NumPy's own type is float64"
+        if config.precision == "auto":
+            fix = (
+                "To see what 16 bit would do, name a precision, bfloat16 or float16: "
+                "--precision bfloat16 on the command line, "
+                'amp_tf.AmpConfig(precision="bfloat16") in Python'
+            )
         raise ConfigError(
             "nothing would be converted, so there is nothing to compare "
             f"({result.report.why_nothing})",
             where=name,
-            fix="To see what 16 bit would do, name a precision, bfloat16 or float16: "
-            "--precision bfloat16 on the command line, "
-            'amp_tf.AmpConfig(precision="bfloat16") in Python',
+            fix=fix,
         )
     return result
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from amp_tf.config import AmpConfig, check_config
-from amp_tf.errors import ConfigError, GraphError
+from amp_tf.errors import ConfigError, GraphError, first_line
 from amp_tf.tools.comparing import flattening
 from amp_tf.tools.comparing.calls import Call, Calls
 from amp_tf.tools.comparing.flattening import (
@@ -134,8 +134,7 @@ def _traced(
     try:
         return tf.function(step).get_concrete_function(*specs), titles
     except Exception as error:  # whatever the user's code, Keras or TensorFlow raise
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        why = lines[-1].strip().rstrip(".")
+        why = first_line(error).rstrip(".")
         raise GraphError(
             f"the step cannot be traced with the batches ({why})",
             where=name_of(subject),

@@ -184,13 +184,17 @@ def difference_row(value: Any, truth: Any, smallest: float) -> Any:
 
     Args:
         value: a floating-point tensor.
-        truth: a float32 tensor with as many numbers.
+        truth: a float32 tensor. If it has another count of numbers, as what passes a threshold may
+            have, nothing is compared.
         smallest: the smallest positive number of the 16-bit type; half of it is rounded to zero.
     """
     import tensorflow as tf
 
     truth = tf.reshape(truth, [-1])
     value = tf.reshape(tf.cast(value, tf.float32), [-1])
+    size = tf.where(tf.equal(tf.size(value), tf.size(truth)), tf.size(truth), 0)
+    truth = truth[:size]
+    value = value[:size]
     is_good = tf.math.is_finite(value)
     is_true = tf.math.is_finite(truth)
     sizes = tf.where(is_true, tf.abs(truth), 0.0)
@@ -204,7 +208,7 @@ def difference_row(value: Any, truth: Any, smallest: float) -> Any:
 
     return tf.stack(
         [
-            tf.cast(tf.size(truth), tf.float32),
+            tf.cast(size, tf.float32),
             tf.reduce_sum(tf.square(sizes / scale)),
             tf.reduce_sum(tf.square(off)),
             count(is_true & ~is_good),

@@ -291,7 +291,14 @@ class Work:
 
         rows = []
         with context.eager_mode():  # which a program of TF1's has turned off
-            for (kind, _), value, right in zip(self.titles, found, truth, strict=True):
+            for (kind, name), value, right in zip(self.titles, found, truth, strict=True):
+                if value.shape != right.shape:
+                    raise GraphError(
+                        f"the shape of {name!r} depends on values: it was {right.shape}, and then "
+                        f"{value.shape}",
+                        where="compare(model_or_function)",
+                        fix="Return what it is made of, such as the numbers before a threshold",
+                    )
                 # Optimizers make large numbers out of small ones, so in an update every zero counts
                 # that is not zero in the truth.
                 smallest = self.precision.smallest

@@ -55,19 +55,16 @@ def time(
         config = AmpConfig.from_env()
     check_config(config, where=_WHERE)
     calls = {False: _traced(function, inputs), True: _traced(function, inputs)}
-    reports.reset()
     first_s = {False: _seconds(calls[False])}
-    with switch.enable(config):
+    with reports.apart(), switch.enable(config):  # the process' own report is of other graphs
         first_s[True] = _seconds(calls[True])
         line = summary.line()
-    has_converted = reports.totals().converted > 0
-    reports.reset()  # no summary line for these graphs
-    if not has_converted:
-        raise AmpError(
-            f"there is nothing to time ({line})",
-            where=_WHERE,
-            fix='Name a precision, as in config=amp_tf.AmpConfig(precision="bfloat16")',
-        )
+        converted = reports.totals().converted
+    if not converted:
+        fix = "Only what computes with float32 is converted; NumPy's own type is float64"
+        if config.precision == "auto":
+            fix = 'Name a precision, as in config=amp_tf.AmpConfig(precision="bfloat16")'
+        raise AmpError(f"there is nothing to time ({line})", where=_WHERE, fix=fix)
 
     def run(is_mixed: bool) -> Run:
         call = calls[is_mixed]

@@ -89,6 +89,7 @@ class Recording:
     device: str  #: as of :func:`device`
     converted: int  #: the number of nodes that amp_tf converted
     summary: str  #: the summary line
+    kinds: list[str]  #: all kinds of steps that it made, first those that took longest
 
 
 class Recorder:
@@ -119,21 +120,22 @@ class Recorder:
 
     def write(self, is_enough: bool = False) -> None:
         """Writes the answer, once: what the steps took, and what amp_tf has done meanwhile."""
-        name = self._timed()
-        if self._is_written or name is None:
+        if self._is_written or not self._kinds:
             return
         self._is_written = True
-        steps = self._kinds[name]
+        name = self._timed() or self._wanted
+        steps = self._kinds.get(name, _Steps("", None))
         recording = Recording(
             step=name,
             is_enough=is_enough,
             step_ms=steps.ms,
             calls=len(steps.ends),
-            first_end=steps.ends[0],
+            first_end=min(steps.ends, default=0.0),
             peak_mib=peak_mib(),
             device=device(),
             converted=reports.totals().converted,
             summary=summary.line(),
+            kinds=sorted(self._kinds, key=lambda kind: -self._kinds[kind].total),
         )
         path = self._folder / f"{os.getpid()}.json"
         files.put_plain(path, dataclasses.asdict(recording))

@@ -249,8 +249,7 @@ class Tuning:
         why = {}
         if items is not None:
             needed = patterns_of(items)
-            # A set of all items was not tried; the run with nothing in 16 bit stands for it.
-            chosen = runs.get(run_of(needed)) or runs.get(_NOTHING) or Outcome()
+            chosen = runs[run_of(needed)]
             if (comparison := self.journal.read(_COMPARISON)) is not None:
                 why = Comparison.of_plain(comparison).why(needed)
             patterns = (*self.from_settings, *needed)
