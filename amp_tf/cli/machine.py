@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import platform
@@ -137,12 +138,12 @@ def _read_versions() -> Mapping[str, str]:
     return versions
 
 
-def _version_of(distribution: str) -> str:
-    """Returns the version of an installed package; empty if it is not installed."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+def _version_of(package: str) -> str:
+    """Returns the version of an installed package, or of its nightly one; empty if neither is."""
+    for distribution in (package, f"{package}-nightly"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(distribution)
+    return ""
 
 
 def _find_devices() -> list[Device]:

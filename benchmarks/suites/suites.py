@@ -106,7 +106,12 @@ SUITES = {
             source="tensorflow/tensorflow r2.21",
             wanted="'*_test.py' 'tensorflow/compiler/tests/xla_test.py'",
             packages=("portpicker", "scipy"),
-            quick=r"parallel_for/|xla_jit_test",
+            quick=r"parallel_for/|xla_jit_test|math_ops/.*matmul",
+            calls=(("tensorflow.python.ops.linalg.linear_operator:LinearOperator", "_matmul"),),
+            functions=tuple(
+                f"tensorflow.python.ops.{name}"
+                for name in ("math_ops", "nn_ops", "special_math_ops")
+            ),
             flags=("--test_device=CPU", "--types=DT_FLOAT,DT_DOUBLE,DT_INT32,DT_INT64"),
         ),
         Suite(
@@ -172,11 +177,13 @@ SUITES = {
             "gpflow",
             "gpflow",
             "tests/gpflow/**/test_*.py",
+            source="GPflow/GPflow v2.9.2",  # the distribution lacks the modules above its tests
+            wanted="'tests/*'",
             packages=(
                 *("numpy<2", "check-shapes", "deprecated", "multipledispatch", "scipy"),
                 *("setuptools<81", "tabulate", "tensorflow-probability==0.25.*"),
             ),
-            alone=("gpflow", "tf_keras==2.21.*"),
+            alone=("gpflow==2.9.2", "tf_keras==2.21.*"),
             quick=r"models/test_(gpr|svgp)\.",
             imports=("tensorflow", "gpflow"),
             calls=(("gpflow.kernels:Kernel", "__call__"),),

@@ -295,3 +295,15 @@ def test_a_trial_that_fails_is_a_finding_and_the_others_run(monkeypatch, facts):
         "bfloat16 0 0.0e+00 MemoryError: no memory is left",
         "float16 4 1.0e-03",
     ]
+
+
+@pytest.mark.parametrize("distribution", ["zebra", "zebra-nightly"])
+def test_the_nightly_version_of_a_library_counts_too(distribution, tmp_path, monkeypatch):
+    folder = tmp_path / f"{distribution.replace('-', '_')}-3.16.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 3.16\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert machine._version_of("zebra") == "3.16"
+    assert machine._version_of("giraffe") == ""

@@ -35,7 +35,7 @@ def step_of(model, shape):
     @tf.function
     def step(x):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model(x) ** 2)
+            loss = tf.reduce_sum(tf.square(model(x)))
         return tape.gradient(loss, model.trainable_variables)
 
     return all_nodes(step.get_concrete_function(tf.TensorSpec(shape)).graph.as_graph_def())
