@@ -251,9 +251,14 @@ STEP_ENDS = Internal(
     _UNTIMED,
 )
 STEPS_ALONE = Internal(
-    "keras tf_keras: Model.train_on_batch Model.test_on_batch Model.predict_on_batch",
+    "keras tf_keras: Model.test_on_batch Model.predict_on_batch",
     "time single steps",
     _UNTIMED,
+)
+TRAIN_ALONE = Internal(
+    "keras tf_keras: Model.train_on_batch",
+    "time single steps, and wrap the optimizer of a model that was compiled before",
+    f"{_UNTIMED}; losses are not scaled automatically, after one warning",
 )
 CALL_TF_FUNCTION = Internal(
     "tensorflow.python.eager.polymorphic_function.polymorphic_function: Function.__call__",
@@ -303,11 +308,6 @@ MODELS_COMPILE = Internal(
 MODELS_FIT = Internal(
     "keras tf_keras: Model.fit",
     "log the loss scale, and wrap the optimizer of a model that was compiled before",
-    _UNSCALED,
-)
-MODELS_TRAIN = Internal(
-    "keras tf_keras: Model.train_on_batch",
-    "wrap the optimizer of a model that was compiled before amp_tf was on",
     _UNSCALED,
 )
 KERAS_STEPS = Internal(

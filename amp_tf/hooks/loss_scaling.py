@@ -86,7 +86,7 @@ def install(patches: Patches) -> None:
     # of its fit would have nothing to read.
     internals.MODELS_COMPILE.patch(patches, _compile)
     internals.MODELS_FIT.patch(patches, _fit)
-    internals.MODELS_TRAIN.surround(patches, _train_on_batch)
+    internals.TRAIN_ALONE.surround(patches, _train_on_batch)
     internals.KERAS_STEPS.surround(patches, _watch)
     internals.TF_KERAS_WRAPPED_STEPS.surround(patches, _watch)
     summary.add_part(describe)

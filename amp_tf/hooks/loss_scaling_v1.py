@@ -169,6 +169,8 @@ def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
     try:
         return restore(saver, sess, save_path)
     except tf.errors.NotFoundError:
+        if sess is None:  # in eager code, where no scale is among its variables
+            raise
         targets: list[tuple[str, Any]] = []
         with surviving("tf.compat.v1.train.Saver.restore"):
             targets = _without_scale(saver, sess.graph, save_path)
@@ -196,6 +198,8 @@ def _save(save: Any, saver: Any, /, sess: Any, *args: Any, **kwargs: Any) -> Any
     try:
         return save(saver, sess, *args, **kwargs)
     except tf.errors.FailedPreconditionError:
+        if sess is None:
+            raise
         with surviving("tf.compat.v1.train.Saver.save"):
             _initialize_scales(sess)
     return save(saver, sess, *args, **kwargs)
@@ -227,13 +231,10 @@ def _without_scale(saver: Any, graph: Any, save_path: Any) -> list[tuple[str, An
         named = []
         for variable in wanted or ():
             named.append((_name_in_checkpoints(variable), variable))
-    variables = [variable for _, variable in named]
-    can_assign = all(hasattr(variable, "initializer") for variable in variables)
-    if not can_assign or not any(map(is_scale, variables)):
-        return []
     known = {name for name, _ in tf.train.list_variables(save_path)}
     absent = [variable for name, variable in named if name not in known]
-    if not absent or not all(map(is_scale, absent)):
+    can_assign = all(hasattr(variable, "initializer") for _, variable in named)
+    if not absent or not can_assign or not all(map(is_scale, absent)):
         return []
     return named
 

@@ -80,6 +80,7 @@ def install(patches: Patches) -> None:
     internals.STEP_BEGINS.surround(patches, _begin)
     internals.STEP_ENDS.surround(patches, _end)
     internals.STEPS_ALONE.surround(patches, _call_model)
+    internals.TRAIN_ALONE.surround(patches, _call_model)
     internals.CALL_TF_FUNCTION.surround(patches, _call_function)
     internals.RUN_SESSION.surround(patches, _run_session)
 

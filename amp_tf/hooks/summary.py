@@ -27,8 +27,8 @@ from amp_tf.reporting import reports
 from amp_tf.reporting.reports import RewriteReport, Totals
 from amp_tf.reporting.text import plural, why_no_node
 
-#: a part of a report, as JSON holds it
-Facts = dict[str, Any]
+#: a part of a report, which report-1.schema.json describes
+JsonObject = dict[str, Any]
 
 EAGER = (
     "TensorFlow ran no graph of four nodes or more (it runs eagerly what is not in a tf.function, "
@@ -158,7 +158,7 @@ def report() -> RewriteReport:
     return dataclasses.replace(reports.of_process(), summary=line(), facts=facts)
 
 
-def _describe_process() -> Facts:
+def _describe_process() -> JsonObject:
     ended = ""
     error = getattr(sys, "last_type", None)
     if error is not None:
@@ -180,9 +180,9 @@ def _describe_process() -> Facts:
     }
 
 
-def _list_settings() -> list[Facts]:
+def _list_settings() -> list[JsonObject]:
     """The settings in force and the registered ops, each once."""
-    found: list[Facts] = [*sources(process_state.settings())]
+    found: list[JsonObject] = [*sources(process_state.settings())]
     rows = {row.op: row for row in registered_rows()}
     for row in rows.values():
         why = f"{row.op_list} list, because it {row.why}"
@@ -190,11 +190,11 @@ def _list_settings() -> list[Facts]:
     return found
 
 
-def _list_devices() -> list[Facts]:
+def _list_devices() -> list[JsonObject]:
     found = Hardware.detect_cpu()
     if reports.totals().graphs:  # else it may not look for GPUs yet
         found = process_state.hardware()
-    devices: list[Facts] = [
+    devices: list[JsonObject] = [
         {
             "type": "CPU",
             "bfloat16": found.cpu_has_bf16,

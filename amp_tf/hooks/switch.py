@@ -177,6 +177,20 @@ def obey_environment(changed: str | None = None) -> None:
             return
         if active is None or active._by_environment or _is_forbidden():
             _follow_environment(is_asked_first=changed is None)
+        elif changed in (None, *SWITCH_VARS):
+            _put_environment_below()
+
+
+def _put_environment_below() -> None:
+    """Puts the environment under the settings in force, if it asks for amp_tf and is not there."""
+    stack = current().stack
+    if any(handle._by_environment for handle in stack):
+        return
+    # It is read again when it comes to the top, and a bad value is reported then.
+    with contextlib.suppress(ConfigError):
+        asked, _ = _asked_by_environment()
+        if asked is not None:
+            process_state.note(stack=[asked, *stack])
 
 
 def _turn_off(reason: str) -> None:

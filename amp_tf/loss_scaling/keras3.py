@@ -212,7 +212,7 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         parts = _parts_of(inner)
         accumulated = [getattr(part, _ACCUMULATION, None) or 1 for part in parts]
         self._scaler.step(
-            self._scaler.unscaled(grads, variables, where),
+            self._scaler.unscale_for_step(grads, variables, where),
             lambda grads, *arguments: step(grads, variables, *arguments),
             around=functools.partial(_around_step, parts),
             clips_norm=clips_norm(parts),

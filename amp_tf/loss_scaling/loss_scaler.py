@@ -87,11 +87,11 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
             return gradients
         given = _flatten(gradients)
         if self._scaler.calls.are_unscaled(given):
-            raise _error(
+            raise _out_of_order(
                 "unscale() got gradients that it unscaled already: they would be divided twice"
             )
         if not any(made.is_open for made in self._scaler.calls.seen()):
-            raise _error(
+            raise _out_of_order(
                 "unscale() was called, but no loss was scaled since the last step: the gradients "
                 "would be divided by a scale that never multiplied them"
             )
@@ -124,9 +124,11 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         flat = _flatten(gradients)
         finite.check_any(flat)
         if not any(made.lists.count for made in self._scaler.calls.seen()):
-            raise _error("step() was called, but no gradients were unscaled since the last step")
+            raise _out_of_order(
+                "step() was called, but no gradients were unscaled since the last step"
+            )
         if self._scaler.calls.are_scaled(flat):
-            raise _error(
+            raise _out_of_order(
                 "step() got gradients as unscale() was given them, still multiplied by the loss "
                 "scale"
             )
@@ -141,7 +143,7 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         return self._scaler.step(flat, run, arguments=(args, kwargs), owner=owner)
 
 
-def _error(what: str) -> CallOrderError:
+def _out_of_order(what: str) -> CallOrderError:
     return CallOrderError(what, where="LossScaler", fix=_THREE_LINES)
 
 

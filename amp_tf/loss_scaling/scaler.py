@@ -200,7 +200,7 @@ class Scaler:
         self.calls.note_unscale(given, unscaled)
         return unscaled
 
-    def unscaled(
+    def unscale_for_step(
         self, gradients: Sequence[Any], variables: Sequence[Any], where: str, fix: str = _TWO_LINES
     ) -> list[Any]:
         """Divides the gradients of a step if they are still scaled.

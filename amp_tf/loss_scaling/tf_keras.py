@@ -122,7 +122,7 @@ class _Scaling(ScalingMethods, InnerSettings):
             return result
 
         taken = self._scaler.step(
-            self._scaler.unscaled(gradients, variables, where=self._place),
+            self._scaler.unscale_for_step(gradients, variables, where=self._place),
             apply,
             around=lambda _: replicas.sums_of_one([inner], self._sum),
             clips_norm=finite.clips_norm([inner]),

@@ -235,7 +235,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         """Returns the gradients that are there, unscaled by now, and their variables."""
         gradients, variables = unzip(pair for pair in grads_and_vars if pair[0] is not None)
         where = self._optimizer.get_name()
-        return self._scaler.unscaled(gradients, variables, where, _COMPUTE), variables
+        return self._scaler.unscale_for_step(gradients, variables, where, _COMPUTE), variables
 
     def _apply(self, pairs: Any, of_caller: Mapping[str, Any], **keywords: Any) -> Any:
         """Calls the inner optimizer, with those keywords that it takes and all of the caller's."""

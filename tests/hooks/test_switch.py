@@ -166,6 +166,24 @@ def test_a_handle_restores_what_the_environment_says_by_then(monkeypatch):
 
 
 @pytest.mark.usefixtures("off_afterwards")
+@pytest.mark.parametrize("changed", [None, config.ENABLE_VAR], ids=["TensorFlow", "variable"])
+def test_the_environment_stands_below_settings_that_came_before_it(changed, monkeypatch):
+    handle = switch.enable(precision="float16")
+    switch.obey_environment(changed)
+    assert [*process_state.current().stack] == [handle]
+    monkeypatch.setenv(config.ENABLE_VAR, "1")
+    switch.obey_environment(changed)
+    assert what_is_on() == "float16"
+    handle.uninstall()
+    assert what_is_on() == "auto"
+    switch.disable()
+    with switch.enable(precision="float16"):
+        monkeypatch.setenv("AMP_TF_PRECISION", "bfloat16")
+        switch.obey_environment("AMP_TF_PRECISION")
+    assert what_is_on() is None
+
+
+@pytest.mark.usefixtures("off_afterwards")
 def test_the_summary_says_why_amp_tf_is_off_and_takes_it_back():
     handle = switch.enable(precision="bfloat16")
     assert process_state.current().off == ""

@@ -333,3 +333,17 @@ def test_an_error_of_restore_or_save_is_the_programs_own(small, tmp_path, log):
     with pytest.raises(RuntimeError, match="closed"):
         saver.save(session, str(tmp_path / "closed"))
     assert not log("automatic loss scaling failed")
+
+
+def test_a_saver_of_eager_variables_is_left_alone(tmp_path, log):
+    one = tf.Variable([1.0])
+    other = tf.Variable([1.0])
+    with installed():
+        saver = v1.train.Saver({"one": one})
+        path = saver.save(None, str(tmp_path / "one"))
+        one.assign([2.0])
+        saver.restore(None, path)
+        with pytest.raises(tf.errors.NotFoundError, match="other"):
+            v1.train.Saver({"other": other}).restore(None, path)
+    assert one.numpy().tolist() == [1.0]
+    assert not log("automatic loss scaling failed")
