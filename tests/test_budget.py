@@ -20,22 +20,22 @@ sys.path.append(str(ROOT / "scripts"))
 import code_sizes  # noqa: E402  (a program of that folder)
 
 BUDGET = {
-    "*.py": (6695, 8),
-    "cli/": (13167, 15),
+    "*.py": (6801, 8),
+    "cli/": (13105, 15),
     "cpu/": (5563, 3),
     "graph/": (21095, 16),
-    "hooks/": (22815, 22),
-    "loss_scaling/": (17829, 13),
+    "hooks/": (23132, 22),
+    "loss_scaling/": (17939, 13),
     "offline/": (9914, 6),
     "oplists/": (8214, 8),
-    "painting/": (24275, 20),
-    "reporting/": (12918, 8),
-    "rewriting/": (20194, 12),
-    "tools/": (40063, 32),
-    "package": (202742, 163),
+    "painting/": (24286, 20),
+    "reporting/": (13056, 9),
+    "rewriting/": (20143, 12),
+    "tools/": (40175, 32),
+    "package": (203423, 164),
     "C": (2231, 1),
-    "tests": (282672, 281),
-    "benchmarks": (75575, 79),
+    "tests": (285424, 281),
+    "benchmarks": (75604, 79),
     "scripts": (24466, 25),
 }
 """At most so many AST nodes (of C: tokens) and files."""

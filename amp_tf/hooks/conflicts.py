@@ -68,7 +68,7 @@ def _notice(policy: Any) -> None:
 
 def other_graph_plugins() -> list[str]:
     """Paths of the libraries in this process that export ``TF_InitGraph``, without amp_tf's own."""
-    lines = Path("/proc/self/maps").read_text().splitlines()
+    lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
     paths = [Path(line.split(maxsplit=5)[-1]) for line in lines if ".so" in line]
     found = []
     for path in dict.fromkeys(paths):
