@@ -93,7 +93,7 @@ print(switch._active() is before is not None)
         "WARNING",
         0,
     ),
-    "what Python turned on or off is left alone": (
+    "what Python turned on is left alone until it is taken back": (
         """
 import amp_tf
 handle = amp_tf.enable(amp_tf.AmpConfig(precision="float16")); say()
@@ -105,7 +105,7 @@ environ[PRECISION] = "float16"; say()
 environ[SWITCH] = "1"; say()
 """,
         {},
-        "float16 float16 float16 float16 None None float16",
+        "float16 float16 float16 float16 bfloat16 float16 float16",
         "WARNING",
         0,
     ),

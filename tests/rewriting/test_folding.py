@@ -15,6 +15,7 @@ from amp_tf.graph.reader import read_graph
 from amp_tf.graph.sizes import SHAPES_ATTR
 from amp_tf.graph.templates import Templates
 from amp_tf.oplists.cost_tables import SHIPPED
+from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import SUCCESSORS
 from amp_tf.oplists.targets import resolve_target
 from amp_tf.painting.reasons import Rule
@@ -135,7 +136,9 @@ def test_normalization_is_folded_once_and_the_result_is_that_of_float32(name):
     result = rewrite(proto)
     assert ops(result.graph) == collections.Counter(expected.split())
     assert result.report.folded == (2 if text == TWO_BRANCHES else 1)
-    check_agreement(proto, result)
+    # Without oneDNN, the default of older CPUs, TensorFlow has no kernel of the fused op.
+    if name != "fused, depthwise" or Hardware.detect_cpu().has_onednn:
+        check_agreement(proto, result)
     assert not rewrite(result.graph).changed
     assert ops(rewrite(reversed_nodes(proto)).graph) == ops(result.graph)
 

@@ -108,7 +108,7 @@ out = MatMul(left, x)
 
 
 def test_what_reads_a_shared_variable_can_be_split_as_well():
-    result = amp_tf.rewrite(graph(TWICE), BF16).graph
+    result = amp_tf.rewrite(graph(TWICE), BF16, hardware=BF16_CPU).graph
     for name in ("one", "two"):
         product = f"{name}-MatMul-0-AmpTfSplit-0-CastToFp32-0-AutoMixedPrecision"
         assert reads(result, name) == [product, "b1"]
