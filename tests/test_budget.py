@@ -21,7 +21,7 @@ import code_sizes  # noqa: E402  (a program of that folder)
 
 BUDGET = {
     "*.py": (6801, 8),
-    "cli/": (13105, 15),
+    "cli/": (13123, 15),
     "cpu/": (5563, 3),
     "graph/": (21095, 16),
     "hooks/": (23132, 22),
@@ -32,9 +32,9 @@ BUDGET = {
     "reporting/": (13056, 9),
     "rewriting/": (20143, 12),
     "tools/": (40175, 32),
-    "package": (203423, 164),
+    "package": (203441, 164),
     "C": (2231, 1),
-    "tests": (285433, 281),
+    "tests": (285443, 281),
     "benchmarks": (75604, 79),
     "scripts": (24466, 25),
 }

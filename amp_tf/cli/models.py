@@ -81,7 +81,8 @@ def _check_options(args: argparse.Namespace, is_model: bool) -> None:
                 where=args.result,
                 fix="Name another file, or replace it with --force; nothing was written",
             )
-    if not is_model and (args.check or args.weights != WEIGHTS[0]):
+    is_graph = not is_model and os.path.exists(args.source)
+    if is_graph and (args.check or args.weights != WEIGHTS[0]):
         where = "--weights"
         if args.check:
             where = "--check"

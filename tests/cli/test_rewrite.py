@@ -161,6 +161,10 @@ def test_an_interrupted_conversion_leaves_nothing_half_made(model, tmp_path, tel
             "--weights: is for models, and this is a GraphDef file. Name a SavedModel's folder",
         ),
         (
+            ["rewrite", "absent", "out", "--weights", "f16"],
+            "amp-tf rewrite: absent: cannot be read (No such file or directory). ",
+        ),
+        (
             ["rewrite", "in.pb", "out.pb", "--check", "inputs.npz"],
             "--check: is for models, and this is a GraphDef file. Name a SavedModel's folder",
         ),
