@@ -157,7 +157,7 @@ def test_an_interrupted_conversion_leaves_nothing_half_made(model, tmp_path, tel
             "--preserve: is for GraphDef files, and this is a model. ",
         ),
         (
-            ["rewrite", "in.pb", "out.pb", "--weights", "f16"],
+            ["rewrite", "file", "out.pb", "--weights", "f16"],
             "--weights: is for models, and this is a GraphDef file. Name a SavedModel's folder",
         ),
         (
@@ -165,7 +165,7 @@ def test_an_interrupted_conversion_leaves_nothing_half_made(model, tmp_path, tel
             "amp-tf rewrite: absent: cannot be read (No such file or directory). ",
         ),
         (
-            ["rewrite", "in.pb", "out.pb", "--check", "inputs.npz"],
+            ["rewrite", "file", "out.pb", "--check", "inputs.npz"],
             "--check: is for models, and this is a GraphDef file. Name a SavedModel's folder",
         ),
         (
