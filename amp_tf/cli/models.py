@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from amp_tf.cli.main import DEFAULT_SIGNATURE
-from amp_tf.cli.options import batch_of, hardware_for, load_signature, read_config, read_inputs
+from amp_tf.cli.options import batch_of, load_signature, read_config, read_inputs
 from amp_tf.config import WEIGHTS, AmpConfig
 from amp_tf.errors import AmpError, GraphError, first_line
 from amp_tf.graph.names import closest, describe_unmatched, missing_node, node_of
@@ -28,6 +28,7 @@ from amp_tf.offline.saved_model import (
     rewrite_saved_model,
 )
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.targets import hardware_for
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting.graphs import GraphReport
 from amp_tf.reporting.reports import RewriteReport
@@ -250,7 +251,7 @@ def _tell_target(report: RewriteReport) -> None:
     if report.why_nothing is not None and report.why_nothing.rule is Rule.NO_TARGET:
         what = (
             "--precision float16 --target gpu is what a GPU would run; --precision bfloat16 "
-            "converts for this CPU"
+            "--target cpu what a CPU with bfloat16 would"
         )
         print(f"{what}.", file=sys.stderr)
 

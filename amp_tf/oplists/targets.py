@@ -148,6 +148,20 @@ def device_type_of(device: str) -> str:
     return "OTHER" if last.startswith("device:") else ""
 
 
+def hardware_for(config: AmpConfig) -> Hardware:
+    """Returns the devices that a graph is rewritten for where it may run elsewhere.
+
+    They are any current GPU for the target ``gpu``, a CPU with kernels of bfloat16 for ``cpu``,
+    else this machine's CPU.
+    """
+    if config.target == "gpu":
+        return Hardware((MIN_COMPUTE_CAPABILITY,))
+    here = Hardware.detect_cpu()
+    if config.target == "cpu":
+        return dataclasses.replace(here, cpu_has_bf16=True, has_onednn=True)
+    return here
+
+
 def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
     """The target of a configuration on some hardware, with the ops that libraries have registered
     so far.
