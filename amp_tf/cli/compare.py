@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from amp_tf.cli.main import BY_SIGNAL
-from amp_tf.cli.options import hardware_for, load_signature, read_config, read_inputs
+from amp_tf.cli.options import load_signature, read_config, read_inputs
 from amp_tf.cli.programs import environment_of_run, name_status, run_program
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError
 from amp_tf.offline.reading import is_keras_file
+from amp_tf.oplists.hardware import Hardware
 from amp_tf.reporting import files
 from amp_tf.tools import keeping
 from amp_tf.tools.comparing.comparison import Comparison
@@ -56,7 +57,7 @@ def _compare_model(args: argparse.Namespace, request: CompareRequest) -> int:
         )
     _model, function = load_signature(args.subject[0], args.signature)
     inputs = read_inputs(args.inputs, function)
-    compared = request.compare(function, [inputs], hardware_for(request.config))
+    compared = request.compare(function, [inputs], Hardware.detect_cpu())
     name = os.path.basename(os.path.normpath(args.subject[0]))
     return _tell(dataclasses.replace(compared, name=name), args.output)
 

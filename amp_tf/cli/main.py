@@ -70,7 +70,7 @@ def add_settings(parser: argparse.ArgumentParser, *, has_target: bool = True) ->
             choices=TARGETS,
             help=(
                 "the device to convert for, where nodes name none; gpu also works on a machine "
-                "without a GPU"
+                "without a GPU, and cpu on one without bfloat16"
             ),
         )
     parser.add_argument(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from amp_tf.cli.main import DEFAULT_SIGNATURE
-from amp_tf.cli.options import batch_of, hardware_for, load_signature, read_config, read_inputs
+from amp_tf.cli.options import batch_of, load_signature, read_config, read_inputs
 from amp_tf.config import WEIGHTS, AmpConfig
 from amp_tf.errors import AmpError, GraphError, first_line
 from amp_tf.graph.names import closest, describe_unmatched, missing_node, node_of
@@ -28,12 +28,18 @@ from amp_tf.offline.saved_model import (
     rewrite_saved_model,
 )
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.oplists.targets import hardware_for, resolve_target
 from amp_tf.painting.reasons import Rule
 from amp_tf.reporting.graphs import GraphReport
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
 from amp_tf.tools.comparing.verdicts import error_text
 from amp_tf.tools.progress import during, on_stderr
+
+_IN_FLOAT32 = (
+    "On this CPU float32 computes the matmuls and convolutions, of rounded numbers. For another "
+    "machine add --target cpu (one with bfloat16) or --target gpu."
+)
 
 
 def run_rewrite(args: argparse.Namespace) -> int:
@@ -59,6 +65,9 @@ def run_rewrite(args: argparse.Namespace) -> int:
         print("check:", *_errors(args, expected), sep="\n  ")
     _tell_result(args, report)
     _tell_target(report)
+    target = resolve_target(config, hardware_for(config)).target
+    if target is not None and target.rounded:
+        print(_IN_FLOAT32, file=sys.stderr)
     idle = describe_unmatched(report.unmatched, [node.name for node in report.nodes])
     if idle:
         print(f"No node's name matches: {idle}", file=sys.stderr)
@@ -123,11 +132,7 @@ def _convert_model(
 
     Returns the report, and no names of nodes.
     """
-    options: dict[str, Any] = {
-        "hardware": hardware_for(config),
-        "weights": args.weights,
-        "batch": batch,
-    }
+    options: dict[str, Any] = {"weights": args.weights, "batch": batch}
     if args.dry_run:
         _, report = rewrite_saved_model(args.source, config, **options)
     else:
@@ -146,9 +151,7 @@ def _convert_graph(
     """
     graph = reading.read_graph_file(args.source)
     _check_preserved(args.preserve, graph)
-    result = rewrite(
-        graph, config, preserve=args.preserve, hardware=hardware_for(config), batch=batch
-    )
+    result = rewrite(graph, config, preserve=args.preserve, batch=batch)
     if not args.dry_run:
         reading.write_graph_file(result.graph, args.result)
     # Nodes that no other node reads are probably fetched.
@@ -250,7 +253,7 @@ def _tell_target(report: RewriteReport) -> None:
     if report.why_nothing is not None and report.why_nothing.rule is Rule.NO_TARGET:
         what = (
             "--precision float16 --target gpu is what a GPU would run; --precision bfloat16 "
-            "converts for this CPU"
+            "--target cpu what a CPU with bfloat16 would"
         )
         print(f"{what}.", file=sys.stderr)
 

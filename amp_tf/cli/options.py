@@ -13,7 +13,6 @@ from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, FileError, GraphError, first_line
 from amp_tf.files import open_regular
 from amp_tf.offline import reading
-from amp_tf.oplists.hardware import MIN_COMPUTE_CAPABILITY, Hardware
 from amp_tf.reporting import files
 from amp_tf.values import read_batch, read_patterns
 
@@ -40,16 +39,6 @@ def read_config(args: argparse.Namespace) -> AmpConfig:
     for text in args.keep_float32:
         patterns += read_patterns(text, "keep_float32")
     return dataclasses.replace(config, keep_float32=tuple(patterns), **replaced)
-
-
-def hardware_for(config: AmpConfig) -> Hardware:
-    """Returns the devices to rewrite for.
-
-    They are any current GPU for ``--target gpu``, else this machine's CPU.
-    """
-    if config.target == "gpu":
-        return Hardware((MIN_COMPUTE_CAPABILITY,))
-    return Hardware.detect_cpu()
 
 
 def load_signature(source: str, name: str) -> tuple[Any, Any]:

@@ -9,11 +9,12 @@ import shlex
 from pathlib import Path
 
 import amp_tf
-from amp_tf.cli.options import hardware_for, read_config
+from amp_tf.cli.options import read_config
 from amp_tf.config import sources
 from amp_tf.errors import AmpError, FileError, printable
 from amp_tf.offline import reading
 from amp_tf.offline.saved_model import read_graphs
+from amp_tf.oplists.targets import hardware_for
 from amp_tf.reporting import files
 from amp_tf.reporting.figures import percent
 from amp_tf.reporting.files import Document, Row

@@ -94,26 +94,24 @@ def known_only(config: AmpConfig) -> AmpConfig:
     return op_names.without(config, unknown)
 
 
-SLOW_FLOAT16 = "precision.slow_float16"  #: the key of the warning
+SLOW_PRODUCTS = "precision.slow_products"  #: the key of the warning
 
 
 def warn_if_slow(config: AmpConfig) -> None:
-    """Warns once if the graphs of this process are converted to float16 on a CPU."""
+    """Warns once if float32 computes what is converted in this process."""
     from amp_tf.oplists.targets import CPU_DEVICE, resolve_target
-    from amp_tf.precision import Precision
 
     target = resolve_target(config, state.hardware()).target
-    if target is None or target.device_type != CPU_DEVICE:
+    if target is None or target.device_type != CPU_DEVICE or not target.rounded:
         return
-    if target.precision is not Precision.FLOAT16:
-        return
+    name = target.precision.value
     instead = "auto, which leaves this CPU in float32"
     if state.hardware().cpu_gains:
         instead = "bfloat16, in which this CPU is fast, or auto, which converts what is faster"
     warn_once(
-        SLOW_FLOAT16,
-        "on CPUs float32 computes float16's matmuls and convolutions, so float16 is not faster "
-        "there than float32",
-        where="precision float16",
+        SLOW_PRODUCTS,
+        f"on this CPU float32 computes {name}'s matmuls and convolutions, so {name} is not faster "
+        "here than float32",
+        where=f"precision {name}",
         fix=f"Set AMP_TF_PRECISION={instead}",
     )

@@ -59,7 +59,8 @@ def convert_saved_model(
             as it was if the conversion fails or is interrupted.
         config: what to convert; the environment's settings by default. For a model that will be
             served on other devices than this machine's set ``precision`` and ``target``.
-        hardware: the devices to convert for; this machine's CPU by default.
+        hardware: the devices to convert for; by default any current GPU for the target ``gpu``, a
+            CPU with kernels of bfloat16 for ``cpu``, else this machine's CPU.
         replace: whether the copy may replace a SavedModel in ``dst``, even ``src`` itself.
         weights: ``"f16"`` stores variables in 16 bit that nodes only compute with in 16 bit; the
             report's ``weights`` lists them. ``"float32"`` stores all as they are.

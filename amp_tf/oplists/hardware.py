@@ -63,7 +63,7 @@ class Hardware:
         is_xla: whether XLA compiles the graphs, with its own kernels.
         costs: the costs of ops on the CPU.
         has_onednn: whether TensorFlow computes with oneDNN where that has a kernel. Otherwise
-            Eigen's kernels run, which keep sums in bfloat16.
+            Eigen's kernels run, which keep sums in bfloat16; float32 computes the products.
         imitates_gpu: whether this machine's CPU runs graphs that are rewritten for a GPU, to show
             what a GPU would compute.
     """
@@ -101,8 +101,8 @@ class Hardware:
 
     @property
     def cpu_gains(self) -> bool:
-        """True if the CPU multiplies bfloat16 in hardware, and faster than float32."""
-        return self.cpu_has_bf16 and self.costs.gains
+        """True if TensorFlow multiplies bfloat16 in the CPU's hardware, faster than float32."""
+        return self.cpu_has_bf16 and self.has_onednn and self.costs.gains
 
     @property
     def has_gpu(self) -> bool:

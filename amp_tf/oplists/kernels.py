@@ -23,18 +23,16 @@ from amp_tf.oplists.cost_tables import CHANNELS_FIRST_LAYOUTS
 from amp_tf.oplists.table import ALLOW, CPU, FUSED_PRODUCTS, ROWS, Trait
 
 Attributes = Mapping[str, Any]  #: of a node, as AttrValues
-#: Gives the channels of a convolution's image, and the channels that its filter reads; -1 if
-#: unknown.
-Channels = Callable[[], tuple[int, int]]
 
 #: Ops that the remapper makes for oneDNN. Without it their kernels fail, most with "Missing 0-th
 #: output".
 PLACEHOLDERS = Trait("_FusedBatchNormEx _MklSwish", FUSED_PRODUCTS)
 
-#: Ops that a CPU computes in float16 as tensor cores do: it rounds operands and result to float16,
-#: and the float32 kernel multiplies and adds. TensorFlow's own float16 kernels add in float16, and
-#: are slow: the gradients of convolutions take up to 100 times as long as in float32, and oneDNN's
-#: fused products on CPUs with avx512_fp16 a thousand times.
+#: Ops that a CPU without kernels of the 16-bit type computes as tensor cores do: it rounds operands
+#: and result to 16 bit, and the float32 kernel multiplies and adds. oneDNN has such kernels for
+#: bfloat16 alone. TensorFlow's own add up in 16 bit (a filter's gradient is off by 2 % of its
+#: largest value in bfloat16), and are slow: in float16 the gradients of convolutions take up to 100
+#: times as long as in float32. On CPUs with avx512_fp16 oneDNN's fused products take 1,000 times.
 ROUNDED = frozenset(row.op for row in ROWS if row.table == CPU and row.op_list == ALLOW)
 
 
@@ -51,7 +49,7 @@ class Refusal(NamedTuple):
 
     what: str
     ops: Trait
-    is_asked: Callable[[Attributes, Channels], bool]
+    is_asked: Callable[[Attributes], bool]
 
 
 def has_channels_first(attributes: Attributes) -> bool:
@@ -59,38 +57,23 @@ def has_channels_first(attributes: Attributes) -> bool:
     return "data_format" in attributes and attributes["data_format"].s in CHANNELS_FIRST_LAYOUTS
 
 
-def _is_dilated(attributes: Attributes, _: Channels) -> bool:
-    return "dilations" in attributes and any(rate != 1 for rate in attributes["dilations"].list.i)
-
-
-def _is_grouped(_: Attributes, channels: Channels) -> bool:
-    of_image, of_filter = channels()
-    return of_image > 0 and of_filter > 0 and of_image != of_filter
-
-
-def _is_inference_channels_first(attributes: Attributes, _: Channels) -> bool:
+def _is_inference_channels_first(attributes: Attributes) -> bool:
     if "is_training" not in attributes or attributes["is_training"].b:
         return False
     return has_channels_first(attributes)
 
 
-def _transposes_first(attributes: Attributes, _: Channels) -> bool:
+def _transposes_first(attributes: Attributes) -> bool:
     return "transpose_a" in attributes and bool(attributes["transpose_a"].b)
 
 
-_GRADIENTS_2D = Trait("Conv2DBackpropFilter Conv2DBackpropInput")
-_GRADIENTS = Trait("Conv3DBackpropFilterV2 Conv3DBackpropInputV2", _GRADIENTS_2D)
-_CHANNELS_LAST_ALONE = Trait(
-    """AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad Conv2D Conv3D DepthwiseConv2dNative
-    DepthwiseConv2dNativeBackpropFilter DepthwiseConv2dNativeBackpropInput MaxPool MaxPool3D
-    MaxPool3DGrad MaxPoolGrad""",
-    _GRADIENTS,
+_POOLS = Trait(
+    """AvgPool AvgPool3D AvgPool3DGrad AvgPoolGrad MaxPool MaxPool3D MaxPool3DGrad MaxPoolGrad"""
 )
-#: Refusals of TensorFlow's own kernels, for a 16-bit type that oneDNN does not compute.
+#: Refusals of TensorFlow's own kernels, for a 16-bit type that oneDNN does not compute. Products
+#: are not among them, because their float32 kernels run.
 REFUSALS: tuple[Refusal, ...] = (
-    Refusal("channels first", _CHANNELS_LAST_ALONE, lambda given, _: has_channels_first(given)),
-    Refusal("dilations", Trait("Conv3D DepthwiseConv2dNative", _GRADIENTS), _is_dilated),
-    Refusal("groups", _GRADIENTS_2D, _is_grouped),
+    Refusal("channels first", _POOLS, has_channels_first),
     Refusal(
         "channels first and fixed statistics",
         Trait("FusedBatchNormGradV2 FusedBatchNormGradV3"),

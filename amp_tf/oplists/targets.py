@@ -71,7 +71,8 @@ class Target:
     @property
     def rounded(self) -> frozenset[str]:
         """Ops whose float32 kernels run, with operands and result rounded to 16 bit."""
-        if self.runs_on_cpu and self.precision is Precision.FLOAT16:
+        is_float16 = self.precision is Precision.FLOAT16
+        if self.runs_on_cpu and (is_float16 or not self.adds_in_float32):
             return ROUNDED
         return frozenset()
 
@@ -147,6 +148,20 @@ def device_type_of(device: str) -> str:
     return "OTHER" if last.startswith("device:") else ""
 
 
+def hardware_for(config: AmpConfig) -> Hardware:
+    """Returns the devices that a graph is rewritten for where it may run elsewhere.
+
+    They are any current GPU for the target ``gpu``, a CPU with kernels of bfloat16 for ``cpu``,
+    else this machine's CPU.
+    """
+    if config.target == "gpu":
+        return Hardware((MIN_COMPUTE_CAPABILITY,))
+    here = Hardware.detect_cpu()
+    if config.target == "cpu":
+        return dataclasses.replace(here, cpu_has_bf16=True, has_onednn=True)
+    return here
+
+
 def resolve_target(config: AmpConfig, hardware: Hardware) -> Resolution:
     """The target of a configuration on some hardware, with the ops that libraries have registered
     so far.
@@ -178,12 +193,13 @@ def _resolve(config: AmpConfig, hardware: Hardware, more: tuple[OpRow, ...]) -> 
             return Resolution(None, device_type, XLA_WIDENS)
     # As IsDataTypeSupportedByOneDNNOnThisCPU of TensorFlow decides.
     onednn_has_bf16 = hardware.cpu_has_bf16 or hardware.cpu_has_avx512
-    uses_onednn = is_cpus and hardware.has_onednn and onednn_has_bf16
+    uses_onednn = hardware.has_onednn and onednn_has_bf16
+    is_bf16 = precision is Precision.BFLOAT16
     target = Target(
         device_type,
         precision,
         lists,
-        adds_in_float32=uses_onednn or hardware.is_xla,
+        adds_in_float32=hardware.is_xla or (is_bf16 and uses_onednn),
         is_xla=hardware.is_xla,
         runs_on_cpu=not on_gpu or hardware.imitates_gpu,
     )
@@ -210,6 +226,8 @@ def _why_none(config: AmpConfig, hardware: Hardware, on_gpu: bool) -> str:
     saves_memory = config.goal == "memory" and hardware.cpu_has_bf16
     if hardware.cpu_gains or is_asked or saves_memory:
         return ""
+    if hardware.cpu_has_bf16 and not hardware.has_onednn:
+        return "without oneDNN this CPU is no faster in bfloat16 and TensorFlow sees no GPU"
     if hardware.cpu_has_bf16:
         return "this CPU is no faster in bfloat16 and TensorFlow sees no GPU"
     return "this CPU has neither avx512_bf16 nor amx_bf16 and TensorFlow sees no GPU"

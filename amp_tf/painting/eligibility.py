@@ -22,15 +22,12 @@ from amp_tf.graph.attributes import ARG_OP, ROUNDED_ATTR
 from amp_tf.graph.datatypes import Node, NodeMask, UnitMask
 from amp_tf.graph.names import SPLIT_SUFFIX, Matcher, matcher, whole_of
 from amp_tf.graph.reader import RETVAL_OP
-from amp_tf.graph.sizes import NO_SHAPES, Shapes, shape_of
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import kernels
-from amp_tf.oplists.cost_tables import INPUT_GRADIENTS
 from amp_tf.oplists.table import CONSTANTS, FUSED_PRODUCTS, KERNELS_DECIDE, NEVER_FORCED
 from amp_tf.oplists.targets import CPU_DEVICE, Resolution, Target
 from amp_tf.painting.reasons import Code
-from amp_tf.painting.work import filter_shape, input_shapes
 from amp_tf.values import is_layer_pattern
 
 #: The attribute of ops made inside ``amp_tf.scope``. Each line is a scope, the innermost first: its
@@ -86,11 +83,10 @@ def find_obstacles(
     resolution: Resolution,
     config: AmpConfig,
     preserve: Container[str],
-    shapes: Shapes | None = None,
 ) -> Obstacles:
     """Finds the obstacles: preserved names, devices, scopes, name rules, and refusing kernels.
 
-    Without a target there are none. The shapes show which convolutions are grouped.
+    Without a target there are none.
     """
     if resolution.target is None:
         return NO_OBSTACLES
@@ -119,7 +115,7 @@ def find_obstacles(
     for node in list(forced):
         if node in code_of or not can_be_forced(view.signatures[node]):
             del forced[node]
-    refused = _find_refused(view, shapes or NO_SHAPES, resolution.target)
+    refused = _find_refused(view, resolution.target)
     return Obstacles(code_of, forced, matched, refused)
 
 
@@ -192,7 +188,7 @@ def _find_named(
     return found
 
 
-def _find_refused(view: GraphView, shapes: Shapes, target: Target) -> dict[Node, str]:
+def _find_refused(view: GraphView, target: Target) -> dict[Node, str]:
     """The nodes whose 16-bit kernels refuse to run, each with the property that they refuse."""
     if target.device_type != CPU_DEVICE or target.is_xla:
         return {}
@@ -201,10 +197,8 @@ def _find_refused(view: GraphView, shapes: Shapes, target: Target) -> dict[Node,
         if kernels.has_channels_first(view.protos[pair[1]].attr):
             found.update(dict.fromkeys(pair, kernels.PAIRED_WHAT))
     for row in kernels.refusals(target.precision.data_type, runs_eigen=target.runs_eigen):
-        for node in view.nodes_with(row.ops - target.rounded):
-            if row.is_asked(
-                view.protos[node].attr, functools.partial(_channels, view, node, shapes)
-            ):
+        for node in view.nodes_with(row.ops):
+            if row.is_asked(view.protos[node].attr):
                 found.setdefault(node, row.what)
     return found
 
@@ -216,20 +210,6 @@ def paired_maxima(view: GraphView) -> Iterator[tuple[Node, Node]]:
         source, _ = view.inputs(node)[position]
         if view.ops[source] == forward:
             yield source, node
-
-
-def _channels(view: GraphView, node: Node, shapes: Shapes) -> tuple[int, int]:
-    """Returns the channels of a convolution gradient's image, and the channels that its filter
-    reads; -1 for both if unknown.
-    """
-    if view.ops[node] in INPUT_GRADIENTS:
-        image = shape_of(shapes, view.names[node])
-    else:
-        image = input_shapes(view, node, shapes)[0]
-    kernel = filter_shape(view, node, shapes)
-    if not image or not kernel or not len(image) == len(kernel) > 1:
-        return -1, -1
-    return image[-1], kernel[-2]
 
 
 def _precision_in(

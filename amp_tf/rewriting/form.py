@@ -239,7 +239,7 @@ class Form:
     def obstacles(self) -> Obstacles:
         """The nodes that must stay as they are, and those that the user forces."""
         job = self.job
-        found = find_obstacles(self.view, job.resolution, job.config, job.preserve, self.shapes)
+        found = find_obstacles(self.view, job.resolution, job.config, job.preserve)
         return job.change.obstacles(found, self.view.names)
 
     @functools.cached_property

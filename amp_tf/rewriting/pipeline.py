@@ -25,7 +25,7 @@ from amp_tf.graph.templates import referenced, rename_functions
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
-from amp_tf.oplists.targets import Resolution, resolve_target
+from amp_tf.oplists.targets import Resolution, hardware_for, resolve_target
 from amp_tf.reporting.graphs import GraphReport
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.arguments import check_arguments, graph_def_of
@@ -129,7 +129,8 @@ def rewrite(
         config: what to convert; the environment's settings by default.
         preserve: names of nodes that must stay as they are, such as feeds and fetches. The
             arguments and results of functions keep their types always.
-        hardware: the devices to rewrite for; this machine's CPU by default.
+        hardware: the devices to rewrite for; by default any current GPU for the target ``gpu``, a
+            CPU with kernels of bfloat16 for ``cpu``, else this machine's CPU.
         library: for a FunctionDef, the ``FunctionDefLibrary`` with the functions that it calls.
         functions: for a GraphDef, whether the functions of its library are rewritten too.
         shapes: the static shapes of the graph's own tensors, for the cost model; by default those
@@ -296,14 +297,14 @@ def rewrite_serialized(
 
 
 def settle(config: AmpConfig, hardware: Hardware | None) -> Resolution:
-    """Settles what is converted on some hardware; this machine's CPU by default.
+    """Settles what is converted on some hardware; by default that of :func:`hardware_for`.
 
     Raises:
         OpListError: a change of the lists names an op that TensorFlow does not know, or contradicts
             another.
     """
     op_names.check(config)
-    return resolve_target(config, hardware or Hardware.detect_cpu())
+    return resolve_target(config, hardware or hardware_for(config))
 
 
 def _logged(

@@ -92,7 +92,7 @@ def test_of_all_nodes_an_op_or_function_that_does_not_exist_is_an_error_too(
 
 
 def test_all_nodes_are_listed_with_their_reasons_or_those_of_an_op(graph_file, tell):
-    all_nodes = ["explain", str(graph_file), "--all", "--precision", "bfloat16"]
+    all_nodes = ["explain", str(graph_file), "--all", "--precision", "bfloat16", "--target", "cpu"]
     placeholder, relu, product, exp = tell(*all_nodes).out.splitlines()
     assert placeholder.startswith("float32\tPlaceholder\t\tx\t")
     assert relu.startswith("bfloat16\tRelu\t\tr\t")

@@ -14,7 +14,7 @@ import pytest
 import amp_tf
 from amp_tf.cli import main as command
 from amp_tf.cli.main import add_settings
-from amp_tf.cli.options import hardware_for, read_config
+from amp_tf.cli.options import read_config
 from amp_tf.cli.run import run_script
 from amp_tf.config import AmpConfig
 from amp_tf.errors import ConfigError
@@ -212,11 +212,6 @@ def test_options_win_and_patterns_add_up_and_without_options_the_environment_cou
     monkeypatch.delenv("AMP_TF_PRECISION")
     with pytest.raises(ConfigError, match="is not a regular expression"):
         _config("--keep-float32", "(")
-
-
-def test_a_gpu_target_does_not_need_a_gpu():
-    assert hardware_for(AmpConfig(target="gpu")).gpu_has_f16
-    assert not hardware_for(AmpConfig(target="cpu")).has_gpu
 
 
 def test_what_the_output_cannot_encode_is_written_as_an_escape(monkeypatch):

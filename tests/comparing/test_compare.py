@@ -68,9 +68,8 @@ def test_the_figures_are_those_of_numpy(config, dtype):
     x = rng.normal(size=(4, 6)).astype(np.float32)
     found = amp_tf.compare(lambda x: tf.exp(tf.matmul(x, w, name="product")), [x], config)
     truth = x.astype(np.float64) @ w
-    # In 16 bit as TensorFlow's kernel here adds, which on some CPUs is in bfloat16.
-    narrow = tf.matmul(x.astype(dtype), w.astype(dtype))
-    value = np.float64(tf.cast(narrow, tf.float32))
+    product = x.astype(dtype).astype(np.float32) @ w.astype(dtype).astype(np.float32)
+    value = product.astype(dtype).astype(np.float64)
     (node,) = [node for node in found.nodes if node.name == "product"]
     # Sums of float32: their last bits differ.
     assert node.accumulated == pytest.approx(_distance(value, truth), rel=1e-3)

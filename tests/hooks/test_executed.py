@@ -52,8 +52,8 @@ def in_float32(site_folder):
 
 @pytest.fixture(scope="module", params=["bfloat16", "float16", "bfloat16 in hardware"])
 def named(request, site_folder):
-    """The precision, and what was found with it: without 16-bit hardware, or with that of this
-    CPU.
+    """The precision, the type whose kernels compute products, and what was found: without 16-bit
+    hardware, or with that of this CPU.
     """
     precision, _, in_hardware = request.param.partition(" ")
     if in_hardware and not onednn.computes_bfloat16():
@@ -71,18 +71,15 @@ def named(request, site_folder):
         ["-c", WATCHED], site_folder, variables if in_hardware else as_cpu.variables() | variables
     )
     assert ended.warnings == []
-    return precision, ended.result
-
-
-#: The type whose kernels compute products: float16's would be slow on CPUs, and unlike a GPU's.
-RUN_BY = {"bfloat16": tf.bfloat16.as_datatype_enum, "float16": tf.float32.as_datatype_enum}
+    run_by = tf.bfloat16 if in_hardware else tf.float32
+    return precision, run_by.as_datatype_enum, ended.result
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_no_product_that_runs_is_of_another_type(way, named, in_float32):
-    precision, found = named
+    precision, run_by, found = named
     result, products = found[way]
-    left = [(op, name) for op, number, name in products if number != RUN_BY[precision]]
+    left = [(op, name) for op, number, name in products if number != run_by]
     assert left == []
     assert products
     ops = {op for op, _, _ in products}

@@ -7,14 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from amp_tf.oplists.hardware import Hardware
 from tests.hooks import running
 
 # Limits of bfloat16 against float32: bfloat16 has 8 significant bits, and the programs train for 10
-# to 24 steps on values of about 1. On a CPU without bfloat16, whose kernels round more, tf_keras'
-# predictions are off by .05, with amp_tf and under Keras' policy alike.
+# to 24 steps on values of about 1.
 RELATIVE = 0.05
-ABSOLUTE = 0.03 if Hardware.detect_cpu().cpu_has_bf16 else 0.06
+ABSOLUTE = 0.03
 
 WAYS = (
     "mirrored",  # first in the float32 process: it configures the devices

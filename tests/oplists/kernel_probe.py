@@ -266,21 +266,6 @@ def _recurrent():
             yield Case(f"BlockLSTMGrad{end}", (*block, *results), of_gradient)
 
 
-def channels(case):
-    """The channels of the image of a convolution's gradient, and those that its filter reads."""
-    image, taps = map(_shape_of, case.inputs[:2])
-    if len(image) != len(taps):
-        return -1, -1
-    return image[-1], taps[-2]
-
-
-def _shape_of(given):
-    """The shape that an input has, or that it says."""
-    if isinstance(given, tuple):
-        return given
-    return tuple(given.tolist())
-
-
 def type_attributes(case, wanted):
     """The types of a node whose data has a type."""
     types = {}

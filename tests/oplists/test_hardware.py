@@ -131,19 +131,29 @@ def test_an_intel_cpu_gains_by_bfloat16_with_amx_alone(monkeypatch, tmp_path, fl
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "gains"),
     [
-        "vendor_id\t: GenuineIntel\ncpu family\t: 19\nmodel name\t: Xeon\nflags\t: amx_bf16 "
-        "avx512_bf16\n",
-        "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel name\t: Core\nflags\t: avx2\n",
-        "CPU implementer\t: 0x41\nFeatures\t: bf16 asimdhp\n",
+        (
+            "vendor_id\t: GenuineIntel\ncpu family\t: 19\nmodel name\t: Xeon\nflags\t: amx_bf16 "
+            "avx512_bf16\n",
+            True,
+        ),
+        (
+            "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel name\t: Core\nflags\t: avx2\n",
+            False,
+        ),
+        ("CPU implementer\t: 0x41\nCPU part\t: 0xd40\nFeatures\t: bf16 asimdhp\n", True),
+        ("CPU implementer\t: 0x41\nCPU part\t: 0xd4f\nFeatures\t: bf16 asimdhp\n", False),
     ],
-    ids=["a later AMX", "AVX2", "Arm"],
+    ids=["a later AMX", "AVX2", "Arm", "Arm without oneDNN"],
 )
-def test_of_another_kind_of_cpu_the_careful_choice_is_made_and_said(monkeypatch, tmp_path, text):
+def test_of_another_kind_of_cpu_the_careful_choice_is_made_and_said(
+    monkeypatch, tmp_path, text, gains
+):
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
     cpu(monkeypatch, tmp_path, text)
     found = Hardware.detect_cpu()
-    assert found.cpu_gains == found.cpu_has_bf16
+    assert found.cpu_gains == gains
     in_float32, in_f16 = found.costs.of_product("MatMul", 1e12, 1)
     assert 1.2 < in_float32 / in_f16 < 1.6  # 2.1 in the table
     assert "amp-tf calibrate measures this one" in found.costs.source

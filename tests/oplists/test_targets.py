@@ -1,10 +1,12 @@
+import dataclasses
+
 import pytest
 
 from amp_tf.config import AmpConfig
 from amp_tf.oplists.cost_tables import SHIPPED_FOLDER, read_table
 from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import FLOAT32_ONLY_IN_XLA, ROWS, TABLES
-from amp_tf.oplists.targets import build_lists, device_type_of, resolve_target
+from amp_tf.oplists.targets import build_lists, device_type_of, hardware_for, resolve_target
 
 VOLTA = Hardware(gpu_capabilities=((7, 0),), cpu_has_bf16=True)
 PASCAL = Hardware(gpu_capabilities=((6, 1),), cpu_has_bf16=True)
@@ -28,10 +30,12 @@ MACHINES = {
     "bfloat16 CPU": BF16_CPU,
     "slow CPU": SLOW_BF16_CPU,
     "old CPU": OLD_CPU,
+    "bfloat16 CPU without oneDNN": dataclasses.replace(BF16_CPU, has_onednn=False),
     "XLA, CPU": XLA_CPU,
     "XLA, GPU": XLA_GPU,
 }
 TOO_OLD = "the GPU is too old: compute capability 6.1, 16 bit is fast from 7.0 on"
+NO_FASTER = "this CPU is no faster in bfloat16 and TensorFlow sees no GPU"
 NEITHER = "this CPU has neither avx512_bf16 nor amx_bf16 and TensorFlow sees no GPU"
 #: A machine, settings, and the target's device, precision and table, or why there is none.
 ROWS_OF_TARGETS = f"""
@@ -52,7 +56,9 @@ ROWS_OF_TARGETS = f"""
     slow CPU: precision=bfloat16: CPU bfloat16 cpu
     slow CPU: target=cpu: CPU bfloat16 cpu
     slow CPU: goal=memory: CPU bfloat16 cpu
-    slow CPU: : this CPU is no faster in bfloat16 and TensorFlow sees no GPU
+    slow CPU: : {NO_FASTER}
+    bfloat16 CPU without oneDNN: : without oneDNN {NO_FASTER}
+    bfloat16 CPU without oneDNN: precision=bfloat16: CPU bfloat16 cpu
     old CPU: precision=bfloat16: CPU bfloat16 cpu
     old CPU: precision=float16: CPU float16 cuda
     old CPU: ignore_performance=1: CPU bfloat16 cpu
@@ -105,6 +111,18 @@ DEVICES = """
     /device:TPU:0 OTHER
     /job:gpu_worker/task:0/device:CPU:0 CPU
 """
+
+
+def test_a_target_that_is_named_needs_no_such_device_here(monkeypatch):
+    """A copy that is made on any machine has the kernels of the machine that it is made for."""
+    monkeypatch.setattr(
+        Hardware, "detect_cpu", lambda: dataclasses.replace(OLD_CPU, has_onednn=False)
+    )
+    for target, rounds in (("gpu", False), ("cpu", False), ("auto", True)):
+        config = AmpConfig(precision="bfloat16", target=target)
+        found = resolve_target(config, hardware_for(config)).target
+        assert bool(found.rounded) == rounds
+        assert found.device_type == ("GPU" if target == "gpu" else "CPU")
 
 
 @pytest.mark.parametrize("row", DEVICES.strip().splitlines())

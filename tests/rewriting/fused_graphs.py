@@ -183,10 +183,8 @@ def judge(kind):
 
 
 def _is_16_bit(product, precision):
-    """Tells whether a product has the type, or a float32 kernel between roundings to it."""
+    """Tells whether a product has a float32 kernel between roundings to a type."""
     number = NUMBERS[precision]
-    if precision != "float16":
-        return product.attr["T"].type == number
     return ROUNDED_ATTR in product.attr and product.attr[ROUNDED_ATTR].type == number
 
 

@@ -1,5 +1,5 @@
-"""Float16 products on CPUs: operands and result are rounded, and the float32 kernel multiplies and
-adds.
+"""Products on CPUs without kernels of the type: operands and result are rounded, and the float32
+kernel multiplies and adds.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ BF16 = amp_tf.AmpConfig(precision="bfloat16")
 CPU = Hardware(cpu_has_bf16=True)
 GPU = Hardware(gpu_capabilities=((8, 0),))
 IMITATED = Hardware(gpu_capabilities=((8, 0),), imitates_gpu=True)
+WITHOUT_BF16 = Hardware(has_onednn=False)
 FLOAT = tf.float32.as_datatype_enum
 HALF = tf.float16.as_datatype_enum
+BFLOAT = tf.bfloat16.as_datatype_enum
 SAME = "strides=[1, 1, 1, 1] padding='SAME'"
 SAME_3D = "strides=[1, 1, 1, 1, 1] padding='SAME'"
 IMAGE = [2, 6, 6, 3]
@@ -78,9 +80,9 @@ def product_graph(product):
     return made
 
 
-def rounded(values):
+def rounded(values, config=F16):
     with np.errstate(over="ignore"):
-        return values.astype(np.float16).astype(np.float32)
+        return values.astype(config.precision).astype(np.float32)
 
 
 def operands(*shapes, scale=1.0):
@@ -104,16 +106,19 @@ def types_of(proto):
     return types
 
 
+@pytest.mark.parametrize("config", [F16, BF16], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize(("product", "first", "second"), PRODUCTS.values(), ids=PRODUCTS)
-def test_a_product_is_that_of_rounded_operands_added_in_float32_and_rounded(product, first, second):
+def test_a_product_is_that_of_rounded_operands_added_in_float32_and_rounded(
+    product, first, second, config
+):
     before = product_graph(product)
-    result = rewrite(before)
+    result = rewrite(before, config, WITHOUT_BF16)
     assert result.report.converted == 1
     assert types_of(result.graph) == {"p": FLOAT}
     a, b = operands(first, second)
-    wanted = product_of(before, rounded(a), rounded(b))
+    wanted = product_of(before, rounded(a, config), rounded(b, config))
     found = product_of(result.graph, a, b)
-    np.testing.assert_array_equal(found, rounded(wanted))
+    np.testing.assert_array_equal(found, rounded(wanted, config))
     assert np.any(found != product_of(before, a, b))
 
 
@@ -203,8 +208,17 @@ def test_a_second_rewrite_leaves_it(made):
         assert product.reason.rule is Rule.ROUNDED_BEFORE
 
 
-@pytest.mark.parametrize(("config", "hardware"), [(BF16, CPU), (F16, GPU)])
-def test_bfloat16_and_gpus_have_kernels_of_their_type(config, hardware):
+@pytest.mark.parametrize(
+    ("config", "hardware"),
+    [
+        (BF16, CPU),
+        (BF16, Hardware(cpu_has_avx512=True)),
+        (BF16, dataclasses.replace(IMITATED, cpu_has_bf16=True)),
+        (BF16, GPU),
+        (F16, GPU),
+    ],
+)
+def test_onednn_and_gpus_have_kernels_of_their_type(config, hardware):
     result = rewrite(graph(MODEL), config, hardware)
     for number in types_of(result.graph).values():
         assert tf.as_dtype(number).name == config.precision
@@ -212,11 +226,12 @@ def test_bfloat16_and_gpus_have_kernels_of_their_type(config, hardware):
         assert ROUNDED_ATTR not in node.attr
 
 
-def test_a_cpu_that_imitates_a_gpu_decides_as_the_gpu_and_runs_float32_kernels():
+@pytest.mark.parametrize(("config", "kernels"), [(F16, HALF), (BF16, BFLOAT)])
+def test_a_cpu_that_imitates_a_gpu_decides_as_the_gpu_and_runs_float32_kernels(config, kernels):
     decided = []
-    for hardware, kernels in ((GPU, HALF), (IMITATED, FLOAT)):
-        result = rewrite(graph(MODEL), F16, hardware)
-        assert set(types_of(result.graph).values()) == {kernels}
+    for hardware, of_hardware in ((GPU, kernels), (IMITATED, FLOAT)):
+        result = rewrite(graph(MODEL), config, hardware)
+        assert set(types_of(result.graph).values()) == {of_hardware}
         decided.append([(node.name, node.precision) for node in result.report.nodes])
     assert decided[0] == decided[1]
 

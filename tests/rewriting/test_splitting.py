@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
+from amp_tf.graph.attributes import ROUNDED_ATTR
 from amp_tf.graph.sizes import KnownShapes
 from amp_tf.oplists.fusions import SPLIT_PRODUCTS
 from amp_tf.oplists.hardware import Hardware
@@ -118,7 +119,7 @@ def test_where_amp_tf_chooses_only_what_the_user_forces_is_split():
     result = _rewrite(fused, config, shapes=None).graph
     assert node_of(result, second).op == "_FusedMatMul"
     product = node_of(result, f"{first}{PRODUCT}")
-    assert product.attr["T"].type == tf.bfloat16
+    assert product.attr[ROUNDED_ATTR].type == tf.bfloat16
     assert ops(result)["MatMul"] == ops(result)["_FusedMatMul"] == 1
 
 
