@@ -156,13 +156,14 @@ class Scaler:
         if not self.schedule.skips_nonfinite:
             return loss
         self._enter()
-        scale = self.calls.note_scale(divides_in_step, self.memory.read_scale)
         before, data = self._take_loss()
-        flag = before | finite.has_nonfinite(tf.nest.flatten(loss))
+        with own_names():
+            scale = self.calls.note_scale(divides_in_step, self.memory.read_scale)
+            flag = before | finite.has_nonfinite(tf.nest.flatten(loss))
+            scaled = finite.scale_loss(loss, scale)
         if self.memory.last_skip is not None:
             data = [*data, *finite.data_of(loss)]
         self._loss.noted = (places()[0], flag, data)
-        scaled = finite.scale_loss(loss, scale)
         note_scaled(tf.nest.flatten(loss), tf.nest.flatten(scaled))
         return scaled
 
@@ -181,14 +182,15 @@ class Scaler:
 
         The scales of FP8, which Keras writes into their variables, stay as they are.
         """
-        scale = self.calls.scale()
-        if scale is None:  # the loss was scaled in another function
-            scale = self.memory.read_scale()
         unscaled = []
-        for gradient, variable in itertools.zip_longest(gradients, variables):
-            if not getattr(variable, "overwrite_with_gradient", False):
-                gradient = finite.unscale(gradient, scale)
-            unscaled.append(gradient)
+        with own_names():
+            scale = self.calls.scale()
+            if scale is None:  # the loss was scaled in another function
+                scale = self.memory.read_scale()
+            for gradient, variable in itertools.zip_longest(gradients, variables):
+                if not getattr(variable, "overwrite_with_gradient", False):
+                    gradient = finite.unscale(gradient, scale)
+                unscaled.append(gradient)
         return unscaled
 
     def unscale_for_loop(self, gradients: Iterable[Any]) -> list[Any]:
@@ -253,7 +255,6 @@ class Scaler:
         trained = finite.with_gradient(variables, gradients)
         flag, data = self._take_loss()
         present = finite.with_gradient(gradients, gradients)
-        nonfinite = finite.find_nonfinite(present, clips_norm, headroom)
 
         def decide(strategy: Any, found: Any, values: Any) -> Any:
             def take() -> list[Any]:
@@ -278,7 +279,8 @@ class Scaler:
                 owner,
             )
 
-        with scaled_step():
+        with scaled_step(), own_names():
+            nonfinite = finite.find_nonfinite(present, clips_norm, headroom)
             # An entry for each gradient, and one for the loss, which only explains a skipped step.
             found = tf.concat([nonfinite, [flag]], axis=0)
             return replicas.together(decide, found, [list(gradients), arguments, data])
@@ -313,6 +315,17 @@ class Scaler:
                 return status
 
             self.number = ledger.enter(self.label, read)
+
+
+def own_names() -> contextlib.AbstractContextManager[Any]:
+    """Names the operations of a block in a scope of their own, in a TF1 graph.
+
+    Otherwise the program's next condition would be called ``cond_1`` in place of ``cond``, and so
+    would the variables that are made in it, which checkpoints know by name.
+    """
+    if tf.compat.v1.executing_eagerly_outside_functions():
+        return contextlib.nullcontext()
+    return tf.name_scope("loss_scaling")  # type: ignore[no-any-return]
 
 
 def unzip(pairs: Pairs) -> tuple[list[Any], list[Any]]:

@@ -13,7 +13,7 @@ from amp_tf.errors import ConfigError
 from amp_tf.loss_scaling import finite, replicas
 from amp_tf.loss_scaling.calls import inner_call
 from amp_tf.loss_scaling.ledger import DEFAULT_MAX_SKIPS
-from amp_tf.loss_scaling.scaler import Memory, Pairs, Scaler, unzip
+from amp_tf.loss_scaling.scaler import Memory, Pairs, Scaler, own_names, unzip
 from amp_tf.loss_scaling.schedule import DEFAULT_INITIAL_SCALE, Schedule, build_schedule
 from amp_tf.loss_scaling.wrapping import (
     ScalingMethods,
@@ -221,7 +221,7 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         Accumulators drop gradients of the steps before theirs. And a program that trains until some
         step is reached would never end if all were skipped, as where the data is NaN.
         """
-        with tf.control_dependencies([taken]):
+        with tf.control_dependencies([taken]), own_names():
             skipped_in_row = self._scaler.memory.load().skipped_in_row
         is_counted = tf.constant(is_accumulated) | (skipped_in_row >= DEFAULT_MAX_SKIPS)
         missing = tf.cast(~taken & is_counted, global_step.dtype.base_dtype)

@@ -178,7 +178,7 @@ def explain(
         resolution,
         library,
         names,
-        has_preserved=True,
+        is_callers=True,
         batches=BatchShapes(graph, library, check_batch(batch, where="explain(batch=…)")),
         beyond_range=beyond_range or {},
     )

@@ -7,15 +7,19 @@ import functools
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from amp_tf.config import AmpConfig
-from amp_tf.graph.datatypes import Node, Unit
+from amp_tf.graph.algorithms import in_order
+from amp_tf.graph.datatypes import Node, Unit, indices, mask_of
+from amp_tf.graph.edges import Adjacency
 from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Tensor, having
 from amp_tf.graph.inference import BatchShapes
 from amp_tf.graph.names import FreshNames, missing_node
 from amp_tf.graph.sizes import KnownShapes, Shapes
 from amp_tf.graph.templates import Templates, find_loop_bodies
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import ALLOW, SUCCESSORS
+from amp_tf.oplists.table import ALLOW, LOOP_CLOSERS, SUCCESSORS
 from amp_tf.oplists.targets import Resolution
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded, Obstacles, find_obstacles
@@ -34,7 +38,8 @@ class Job:
 
     Attributes:
         preserve: names of nodes that stay as they are.
-        has_preserved: whether a missing one is an error.
+        is_callers: whether a caller gives the graph, and may run any part of it. A node to preserve
+            that is missing is then an error; other graphs always run whole.
         loop_bodies: the functions that are bodies of functional loops, and nothing else.
         narrow: the units of a function that are 16 bit because all functions that share their
             TensorLists agree.
@@ -52,7 +57,7 @@ class Job:
     resolution: Resolution
     templates: Templates
     preserve: frozenset[str] = frozenset()
-    has_preserved: bool = False
+    is_callers: bool = False
     loop_bodies: frozenset[str] = frozenset()
     narrow: Sequence[Unit] = ()
     is_compiled: bool = False
@@ -121,7 +126,7 @@ class Job:
             GraphError: a node that is to be preserved is not there; the message names the closest
                 ones.
         """
-        if self.has_preserved:
+        if self.is_callers:
             missing = self.preserve.difference(view.names)
             if missing:
                 raise missing_node(min(missing), view.names, "rewrite(preserve=…)")
@@ -234,6 +239,42 @@ class Form:
         if not wanted:
             return self
         return make(wanted)
+
+    def may_wait(self, nodes: Iterable[Node], awaited: Node) -> bool:
+        """Tells whether nodes may wait for another one: whoever runs one of them runs that, too.
+
+        A graph with several signatures would otherwise ask one of them for the inputs of another.
+        """
+        if not self.job.is_callers:
+            return True
+        runs = self._runs
+        return not any(runs[node] & ~runs[awaited] for node in nodes)
+
+    @functools.cached_property
+    def _runs(self) -> Sequence[int]:
+        """For each node the runs of parts of the graph that need it, a bit for each.
+
+        A part ends at a node that is preserved or that nothing reads.
+        """
+        view = self.view
+        sources, readers = view.links
+        runs = [0] * view.node_count
+        is_end = ~mask_of(sources, view.node_count)
+        is_end[[node for node, name in enumerate(view.names) if name in self.job.preserve]] = True
+        for number, node in enumerate(indices(is_end)):
+            runs[node] = 1 << number
+        inward = Adjacency(sources, readers, view.node_count)
+        is_forward = ~view.mask_with(LOOP_CLOSERS)[sources]
+        every = np.ones(view.node_count, np.bool_)
+        order, _, _ = in_order(every, sources[is_forward], readers[is_forward])
+        # What is needed in the next turn of a loop is found by going back once more.
+        before: list[int] = []
+        while runs != before:
+            before = runs[:]
+            for node in reversed(order):
+                for source in inward.fanins(node):
+                    runs[source] |= runs[node]
+        return runs
 
     @functools.cached_property
     def obstacles(self) -> Obstacles:

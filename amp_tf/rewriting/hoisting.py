@@ -165,6 +165,7 @@ class _LoopSearch:
 
     def __init__(self, form: Form, reads: Collection[Node]) -> None:
         view = form.view
+        self._form = form
         self._view = view
         self._reads = reads
         self._kept = form.obstacles.code_of
@@ -211,6 +212,8 @@ class _LoopSearch:
             handle, _ = view.inputs(entry)[0]
             # By name, so that the order of nodes does not matter.
             waits = sorted(after[loop] - {handle}, key=view.names.__getitem__)
+            if not all(self._form.may_wait([read], awaited) for awaited in waits):
+                continue
             found.append(LoopRead(read, entry, tuple(waits), tuple(readers)))
         return found
 

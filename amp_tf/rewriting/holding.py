@@ -28,10 +28,11 @@ that are held in any case: weights, and tensors that another node reads as late 
 Values stay the same to the last bit; the price is one more cast.
 
 This makes no cycle: a node that others wait for does not wait itself, and by the times of
-:mod:`amp_tf.graph.sizes` it comes before the readers of those that wait. Nodes in a loop or behind
-a branch are left alone, because they may never run. So are ops with a state, readers of TF1's
-reference variables, which change in place, and fetched nodes. Functions are left alone, because XLA
-schedules them. All is dropped where nothing becomes 16 bit.
+:mod:`amp_tf.graph.sizes` it comes before the readers of those that wait. Whoever runs a part of the
+graph needs no more inputs than before (:meth:`Form.may_wait`). Nodes in a loop or behind a branch
+are left alone, because they may never run. So are ops with a state, readers of TF1's reference
+variables, which change in place, and fetched nodes. Functions are left alone, because XLA schedules
+them. All is dropped where nothing becomes 16 bit.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def delay(form: Form) -> Form:
     for number, group in enumerate(groups):
         if held_now[number] and held_now[number] >= held_late[number]:
             moved += group
-    return _with_copies(form.then(Edits(waits=tuple(_waits(lifetimes, moved)))))
+    return _with_copies(form.then(Edits(waits=tuple(_waits(form, lifetimes, moved)))))
 
 
 def _latest_times(form: Form, lifetimes: Lifetimes) -> list[int]:
@@ -126,7 +127,7 @@ def _bytes_held(
     return now, late
 
 
-def _waits(lifetimes: Lifetimes, moved: Sequence[Node]) -> Iterator[Wait]:
+def _waits(form: Form, lifetimes: Lifetimes, moved: Sequence[Node]) -> Iterator[Wait]:
     """Yields the waits of nodes that are to run late.
 
     A node needs no wait of its own if it reads another one with the same wait.
@@ -143,7 +144,9 @@ def _waits(lifetimes: Lifetimes, moved: Sequence[Node]) -> Iterator[Wait]:
             after[node] = lifetimes.last_input(first, after)
     for node, awaited in after.items():
         waits_of_inputs = [after.get(source) for source in lifetimes.order.fanins(node)]
-        if awaited is not None and awaited not in waits_of_inputs:
+        if awaited is None or awaited in waits_of_inputs:
+            continue
+        if form.may_wait([node], awaited):
             yield Wait(node, awaited)
 
 
@@ -173,6 +176,8 @@ def _with_copies(form: Form) -> Form:
         first_late, _ = readers[late]
         awaited = lifetimes.last_input(first_late, (node,))
         if awaited is None or times[awaited] < times[last_early]:
+            continue
+        if not form.may_wait([reader for reader, _ in readers[late:]], awaited):
             continue
         again = new.copy(node, view.inputs(node), [awaited])
         rewires += [Rewire(*reader, again, 0) for reader in readers[late:]]
@@ -209,6 +214,8 @@ def make_late(form: Form, casts: Edits) -> Edits:
         # Each late group gets a copy of the cast; the last group gets the cast itself.
         left = readers.get(own_number, [])
         for after, late in _find_late(cast, left, lifetimes, dtypes):
+            if not form.may_wait([rewire.node for rewire in late], after):
+                continue
             left = [rewire for rewire in left if rewire not in late]
             if not left:  # the last readers keep the cast that is there
                 new[number] = cast._replace(after=(*cast.after, after))

@@ -165,7 +165,7 @@ def rewrite(
 
     is_function = hasattr(graph, "node_def")
     batches = BatchShapes(graph, library if is_function else graph.library, sizes)
-    known = {"has_preserved": True, "batches": batches, "beyond_range": beyond_range or {}}
+    known = {"is_callers": True, "batches": batches, "beyond_range": beyond_range or {}}
 
     def work() -> tuple[Any | None, list[GraphReport]]:
         if is_function:

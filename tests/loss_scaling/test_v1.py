@@ -257,3 +257,32 @@ def test_reference_variables_train_where_conditions_are_functions(make, value):
         assert session.run(weight) == pytest.approx(0.5 if value == 1.0 else 1.0)
         assert optimizer.status(session).steps == 1
     assert v1.control_flow_v2_enabled()
+
+
+@pytest.fixture(params=["as functions", "of TF1"])
+def conditions(request):
+    if request.param == "of TF1":
+        v1.disable_control_flow_v2()
+    yield
+    v1.enable_control_flow_v2()
+
+
+def test_variables_that_conditions_make_have_the_names_that_a_bare_optimizer_gives_them(conditions):
+    def names(wrap):
+        with tf.Graph().as_default():
+            weight = v1.get_variable("w", initializer=1.0)
+            optimizer = wrap(v1.train.AdamOptimizer(0.5))
+            pairs = optimizer.compute_gradients(weight * weight)
+            steps = v1.train.get_or_create_global_step()
+
+            def step():
+                with tf.control_dependencies([optimizer.apply_gradients(pairs, steps)]):
+                    return tf.identity(0)
+
+            for _ in range(2):
+                tf.cond(weight > 0, step, lambda: tf.constant(0))
+            tf.cond(weight > 0, lambda: tf.Variable(lambda: 1.0) + 0.0, lambda: 0.0)
+            return {variable.op.name for variable in v1.global_variables()}
+
+    of_scale = {"current_loss_scale", "good_steps", "loss_scale_counters"}
+    assert names(amp_tf.LossScaleOptimizer) - of_scale == names(lambda optimizer: optimizer)

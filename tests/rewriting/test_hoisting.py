@@ -207,6 +207,25 @@ def test_who_waits_for_the_late_read_waits_for_the_early_one():
     assert "^read" in after["i_next"].input
 
 
+def test_a_part_of_a_loop_asks_for_no_input_of_another_part():
+    """The read would wait for ``other``, which whoever fetches the product does not feed."""
+    proto = graph(f"""
+        {LOOP}
+        other = Placeholder() shape=[4, 4]
+        v = Relu(other)
+        v_in = Enter(v) frame_name='loop'
+        u = Merge(v_in, v_next)
+        v_switch = Switch(u, cond)
+        relu = Relu(v_switch:1)
+        v_next = NextIteration(relu)
+        v_out = Exit(v_switch)
+        fetch_other = Identity(v_out)
+    """)
+    result = rewrite(proto, preserve=("fetch", "fetch_other"))
+    assert not moved(result.graph)
+    np.testing.assert_allclose(values(result.graph), values(proto), rtol=2**-5)
+
+
 def test_a_loop_without_turns_is_left_at_once():
     three = "three = Const() dtype=int32 value=int32[]*3"
     proto = edited(LOOP, (three, "three = Placeholder() dtype=int32 shape=[]"))

@@ -152,6 +152,38 @@ def test_what_must_stay_as_it_is_is_not_computed_again(preserved, settings):
     assert not [node.name for node in result.node if "Again" in node.name]
 
 
+#: What two signatures read: a node that could wait, a tensor that could be computed again, and a
+#: weight that could be cast again.
+OF_BOTH = {
+    "a node": "d = Exp(p)\ne = Mul(c12, d)\nserved = Mul(f12, d)",
+    "a factor": f"{SCALED}\nd = Exp(scale)\ne = Mul(c12, scale)\nf = Mul(f12, scale)\n"
+    "served = AddV2(f, d)",
+    "a weight": "e = MatMul(c12, w)\nserved = MatMul(f12, w)",
+}
+
+
+@pytest.mark.parametrize("read", OF_BOTH.values(), ids=OF_BOTH)
+def test_a_signature_asks_for_no_input_of_another(read):
+    proto = graph(f"""
+        x = Placeholder() shape=[256, 256]
+        w = Placeholder() shape=[256, 256]
+        label = Placeholder() shape=[256, 256]
+        p = MatMul(x, w)
+        f0 = Tanh(p)
+        {CHAIN.replace("c", "f")}
+        c0 = Relu(label)
+        {CHAIN}
+        {read}
+        loss = Identity(e)
+        fetch = Identity(served)
+    """)
+    given = feeds(proto)
+    given["w:0"] /= 256
+    del given["label:0"]
+    speed, memory = (rewrite(proto, each, ("fetch", "loss")).graph for each in (SPEED, MEMORY))
+    np.testing.assert_array_equal(run(memory, given), run(speed, given))
+
+
 def test_what_is_fetched_waits_for_nothing():
     assert not waits(rewrite(step(), MEMORY, preserve=("fetch", "d")).graph, "d")
 
