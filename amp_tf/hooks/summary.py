@@ -35,9 +35,8 @@ EAGER = (
     "in Keras' fit, evaluate or predict, or in a session)"
 )
 TRACED_BEFORE = (
-    "TensorFlow ran no new graph since amp_tf was turned on, and what it traced before stays as "
-    "it is (functions: {count}, such as {example!r}): turn amp_tf on first, or call "
-    "model.compile(…) again and create tf.functions again"
+    "TensorFlow ran no new graph since amp_tf was turned on, and concrete functions that it traced "
+    "before stay as they are (functions: {count}, such as {example!r}): turn amp_tf on first"
 )
 ONLY_PIPELINES = (
     "TensorFlow ran no graph but those of input pipelines (tf.data), which stay in float32"
