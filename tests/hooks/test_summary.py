@@ -243,9 +243,9 @@ TRACED = ("__inference_step_12",)
     ],
 )
 def test_the_state_tells_why(graphs, seen, reason, monkeypatch):
-    monkeypatch.setattr(
-        summary, "_has_pipelines", lambda: False
-    )  # which other tests may have run in this process
+    # Other tests may have run and traced such in this process.
+    monkeypatch.setattr(summary, "_has_pipelines", lambda: False)
+    monkeypatch.setattr(process_state, "traced_functions", list)
     state = process_state.Runtime(**seen)
     assert summary.why_nothing(RewriteReport(), Totals(graphs=graphs), state) == reason
 
