@@ -88,7 +88,9 @@ class Internal:
         """
         *path, attribute = name.split(".")
         try:
-            owner: Any = importlib.import_module(home)
+            # To import it would wait, with the switch's lock, for a thread that imports it now, and
+            # which waits for that lock at the end.
+            owner: Any = sys.modules.get(home) or importlib.import_module(home)
             for part in path:
                 owner = getattr(owner, part)
             getattr(owner, attribute)
