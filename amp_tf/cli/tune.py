@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import amp_tf
 from amp_tf.cli.compare import compare_script
 from amp_tf.cli.options import read_config
 from amp_tf.cli.programs import (
@@ -25,6 +26,7 @@ from amp_tf.cli.programs import (
 )
 from amp_tf.config import AmpConfig, variable_of
 from amp_tf.errors import AmpError, ConfigError
+from amp_tf.oplists.hardware import identity
 from amp_tf.reporting import files
 from amp_tf.reporting.text import plural
 from amp_tf.tools import keeping
@@ -58,7 +60,10 @@ def run(args: argparse.Namespace) -> int:
     }
     words = [word.rpartition("=")[2] for word in args.command]  # as in --settings=large.yaml
     tell = teller("amp-tf tune")
-    journal = Journal(path.with_name(f"{path.name}.runs"), head, words)
+    made_with = f"{identity()}, amp_tf {amp_tf.__version__}"
+    journal = Journal(path.with_name(f"{path.name}.runs"), head, words, made_with)
+    if journal.outdated:
+        tell(f"begins anew, because the runs of before were made with {journal.outdated}")
     if journal.runs:
         runs = plural(len(journal.runs), "run")
         tell(f"goes on with {runs} of before; to begin anew, delete {journal.folder}")

@@ -6,6 +6,9 @@ that are called, and out of functions that capture what they use. Only floating-
 followed, so what counts right predictions is no gradient, not even in meta-learning. Three kinds
 of gradients are not found: those that a variable accumulated, those that a function takes as
 arguments, and what eager code computes from a gradient.
+
+A graph in which gradients were taken before it was watched is told by its ops, once: at the next
+gradient, or when somebody asks.
 """
 
 from __future__ import annotations
@@ -18,10 +21,14 @@ import tensorflow as tf
 
 from amp_tf.hooks import internals
 from amp_tf.hooks.patches import Patches
+from amp_tf.loss_scaling.calls import places
 from amp_tf.loss_scaling.finite import values_of
 
 # An attribute of a tensor: whether it is a gradient of a variable; none if that is not known.
 _MARK = "_amp_tf_is_gradient"
+# An attribute of a graph: whether it had gradients when it was looked at first.
+_HAD_GRADIENTS = "_amp_tf_had_gradients"
+_OF_TAPE = "gradient_tape/"  #: TensorFlow's scope of what a tape's gradient computes
 
 
 def watch(patches: Patches, listen: Callable[[Any, Any], None]) -> None:
@@ -34,7 +41,23 @@ def watch(patches: Patches, listen: Callable[[Any, Any], None]) -> None:
     internals.GRADIENTS_BY_GRAPH.surround(patches, functools.partial(_take, listen, 1))
 
 
+def were_taken_before(graph: Any) -> bool:
+    """Tells whether gradients were taken in a graph before anything watched."""
+    if not hasattr(graph, _HAD_GRADIENTS):
+        setattr(graph, _HAD_GRADIENTS, any(map(_is_backward, graph.get_operations())))
+    had: bool = getattr(graph, _HAD_GRADIENTS)
+    return had
+
+
+def _is_backward(op: Any) -> bool:
+    """Tells whether an op belongs to a gradient, by ``tf.gradients`` or by a tape."""
+    return getattr(op, "_original_op", None) is not None or _OF_TAPE in op.name
+
+
 def _take(listen: Callable[[Any, Any], None], place: int, call: Any) -> Any:
+    if not tf.executing_eagerly():
+        for graph in places():
+            were_taken_before(graph)
     gradients = call()
     sources = call.keywords.get("sources", call.keywords.get("xs"))
     if len(call.args) > place:

@@ -88,7 +88,9 @@ class Internal:
         """
         *path, attribute = name.split(".")
         try:
-            owner: Any = importlib.import_module(home)
+            # To import it would wait, with the switch's lock, for a thread that imports it now, and
+            # which waits for that lock at the end.
+            owner: Any = sys.modules.get(home) or importlib.import_module(home)
             for part in path:
                 owner = getattr(owner, part)
             getattr(owner, attribute)
@@ -217,7 +219,7 @@ REPLICA_THREADS = Internal(
 )
 TRACES = Internal(
     "tensorflow.python.eager.polymorphic_function.function_context: make_function_context",
-    "trace functions for each scope in which they are called",
+    "trace functions for each scope in which they are called, and anew once amp_tf is on",
     _SCOPES_FAIL,
 )
 
@@ -354,6 +356,12 @@ TF1_SAVES = Internal(
     "save a session that has not initialized the loss scale",
     _UNSCALED,
 )
+RUN_GRAPH = Internal(
+    "tensorflow.python.client.session: BaseSession._extend_graph; "
+    "tensorflow.python.eager.polymorphic_function.concrete_function: ConcreteFunction.__call__",
+    "warn of gradients that were taken before amp_tf was on",
+    "there is no such warning",
+)
 GRADIENTS_BY_TAPE = Internal(
     "tensorflow.python.eager.backprop: GradientTape.gradient",
     "warn of loops that scale no loss, compare gradients with float32, and sum them in 16 bit",
@@ -480,9 +488,19 @@ READ = (
         "there is no such warning",
     ),
     Internal(
+        "tensorflow.python.framework.ops: Operation._original_op",
+        "warn of gradients that were taken before amp_tf was on",
+        "there is no such warning",
+    ),
+    Internal(
         "tensorflow.python.ops.control_flow_v2_func_graphs: ControlFlowFuncGraph",
         "count a step in a branch or loop with the losses around it",
         _NOT_SKIPPED,
+    ),
+    Internal(
+        "tensorflow.python.framework.ops: Graph._variable_creator_stack",
+        "create variables of loss scaling in any trace of a function",
+        "losses are not scaled automatically, after one warning; wrapped optimizers fail",
     ),
     Internal(
         "tensorflow.python.ops.control_flow_util: GraphOrParentsInXlaContext",

@@ -155,12 +155,18 @@ def _compile(compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
 def _scale_loss_of(model: Any) -> None:
     """Wraps a model's optimizer, if it needs a loss scale and the program does not refuse one.
 
-    A training step that was made before keeps its optimizer, until the model is compiled again.
+    A training step that was made before is traced anew by :mod:`amp_tf.hooks.scope`. In a TF1
+    graph, or if graphs are not rewritten, it keeps its optimizer until the model is compiled again.
     """
+    import tensorflow as tf
+
     with surviving("Model.compile"):
         optimizer = getattr(model, "optimizer", None)
         is_made = getattr(model, "train_function", None) is not None
-        if not is_made and should_scale(optimizer) and vars(optimizer).get(_MAY_SCALE, True):
+        is_traced = tf.compat.v1.executing_eagerly_outside_functions()
+        is_anew = is_traced and process_state.current().switches.graph_rewrite
+        can_wrap = is_anew or not is_made
+        if can_wrap and should_scale(optimizer) and vars(optimizer).get(_MAY_SCALE, True):
             with model.distribute_strategy.scope():
                 model.optimizer = _shown_as_inner(LossScaleOptimizer(optimizer))
 

@@ -14,13 +14,17 @@ only calls count. A variable is marked if its gradient is taken in a trace in wh
 called; the latest trace decides, as in meta-learning. A trace that writes a marked variable trains
 it without scaling. A loop that scales its loss by hand gets the warning, too, and an eager update
 is not noticed. The Python functions of the ops that write variables are wrapped.
+
+*Graphs that were built before amp_tf was on*, and concrete functions, cannot be given a scale. One
+warning says so when they run. What ``tf.function`` traced before is traced anew
+(:mod:`amp_tf.hooks.scope`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -29,7 +33,7 @@ from amp_tf.errors import first_line
 from amp_tf.hooks import gradients, internals, notices, state
 from amp_tf.hooks.loss_scaling import CUSTOM_LOOP, runs_in_float16, should_scale, surviving
 from amp_tf.hooks.patches import Patches
-from amp_tf.loss_scaling import calls, is_loss_scaled, ledger
+from amp_tf.loss_scaling import calls, finite, is_loss_scaled, ledger
 
 # Attributes of an optimizer: its wrappers by graph (or eager code), to which variables belong; and
 # whether the program wrapped it itself.
@@ -41,13 +45,18 @@ _WATCHED = "_amp_tf_loss_scales"
 _UNSCALED = "_amp_tf_is_unscaled"
 _SCALE_VARIABLES = ("current_loss_scale", "good_steps", "loss_scale_counters")
 
+_NO_SCALING = (
+    "For no scaling at all, or where the program scales its loss itself, set "
+    "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0"
+)
 _WRITE_THREE_LINES = (
     "Write scaler = amp_tf.LossScaler() before the loop and in the step, in this order, "
     "scaled_loss = scaler.scale(loss) inside the tape, gradients = "
     "scaler.unscale(tape.gradient(scaled_loss, variables)), and scaler.step(apply, gradients), "
-    "where apply(gradients) writes the variables. For no scaling at all, or where the program "
-    "scales its loss itself, set TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING=0"
+    f"where apply(gradients) writes the variables. {_NO_SCALING}"
 )
+#: the key of the warning that gradients were taken before amp_tf was on
+_BUILT_BEFORE = "loss_scaling.built_before"
 
 
 def install(patches: Patches) -> None:
@@ -56,6 +65,7 @@ def install(patches: Patches) -> None:
     Idempotent.
     """
     internals.TF1_SESSION_CLOSES.patch(patches, look_and_close)
+    internals.RUN_GRAPH.surround(patches, _run)
     internals.TF1_OPTIMIZER.surround(patches, _init)
     internals.TF1_GRADIENTS.patch(patches, _call)
     internals.TF1_WRAPPER.surround(patches, _remember_wrapped)
@@ -77,7 +87,7 @@ def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
         return None
     base = tf.compat.v1.train.Optimizer
     is_of_base = type(optimizer).compute_gradients is base.compute_gradients
-    with tf.init_scope():
+    with finite.lifted():
         graph, *_ = calls.places()
         by_graph = vars(optimizer).setdefault(_WRAPPERS, {})
         if graph not in by_graph and (reaches_base or is_of_base):
@@ -310,16 +320,39 @@ def _write(call: Any) -> Any:
     return call()
 
 
+def _run(call: Any) -> Any:
+    """Warns once if a graph runs whose gradients were taken before amp_tf was on."""
+    if _BUILT_BEFORE not in state.current().warned:
+        with surviving("running a graph"):
+            graph = call.args[0].graph  # of a session or a concrete function
+            if gradients.were_taken_before(graph) and runs_in_float16():
+                notices.warn_once(
+                    _BUILT_BEFORE,
+                    "its gradients were taken before amp_tf was turned on, so its loss is not "
+                    "scaled, and small gradients are lost where it runs in float16",
+                    where=_describe([graph]),
+                    fix=(
+                        "Turn amp_tf on first, and build the graph, or get the concrete function, "
+                        f"after that. {_NO_SCALING}"
+                    ),
+                )
+    return call()
+
+
 def _warn_of_loop() -> None:
-    # The graph around all has no name.
-    functions = [graph.name for graph in calls.places() if hasattr(graph, "name")]
-    where = "a TF1 graph"
-    if functions:
-        where = f"function {functions[-1]!r}"
     notices.warn_once(
         CUSTOM_LOOP,
         "variables are written by gradients of a loss that is not scaled, in float16, so small "
         "gradients are lost",
-        where=where,
+        where=_describe(calls.places()),
         fix=_WRITE_THREE_LINES,
     )
+
+
+def _describe(graphs: Iterable[Any]) -> str:
+    """Names the outermost function of nested graphs."""
+    # The graph around all has no name.
+    functions = [graph.name for graph in graphs if hasattr(graph, "name")]
+    if functions:
+        return f"function {functions[-1]!r}"
+    return "a TF1 graph"

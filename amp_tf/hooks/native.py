@@ -53,12 +53,16 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
 def tensorflow_library() -> ctypes.CDLL:
     """TensorFlow's C API in this process.
 
-    Raises an OSError or AttributeError if it lacks a function that is called here.
+    Raises an OSError if it is not there or not loaded, and an AttributeError if it lacks a function
+    that is called here.
     """
     folder = os.path.dirname(str(sys.modules["tensorflow"].__file__))
     path = os.path.join(folder, "libtensorflow_cc.so.2")
     # RTLD_NOLOAD: a second copy of TensorFlow in the process would be worse than none.
-    library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    try:
+        library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:  # which does not say what is wrong, if the file is there
+        raise OSError(f"TensorFlow has not loaded its C API from {path}") from None
     for name, (result, *arguments) in _FUNCTIONS.items():
         function = getattr(library, name)
         function.restype = result

@@ -185,13 +185,22 @@ def _register() -> bool:
 
     try:
         native.tensorflow_library()  # so that an error shows before the first graph
+    except (OSError, AttributeError) as error:
+        return _stay_idle(
+            f"this TensorFlow does not give what it needs, so graphs stay in float32 ({error})",
+            fix=(
+                "Install TensorFlow 2.16 to 2.21 with pip, as in pip install 'tensorflow<2.22', "
+                "in place of another build"
+            ),
+        )
+    try:
         shims = {device_type: Shim(device_type) for device_type in DEVICE_TYPES}
         for shim in shims.values():
             shim.leave_out(input_pipelines.BEGINNINGS, input_pipelines.LOOPS)
     except (OSError, AttributeError) as error:
         return _stay_idle(
             f"it does not load, so graphs stay in float32 ({error})",
-            fix="Install amp-tf again with pip, for this machine and with TensorFlow 2.16 to 2.21",
+            fix="Install amp-tf again with pip, for this machine",
         )
     missing = [shim for shim in shims.values() if not shim.is_registered]
     others = other_graph_plugins()

@@ -35,9 +35,8 @@ EAGER = (
     "in Keras' fit, evaluate or predict, or in a session)"
 )
 TRACED_BEFORE = (
-    "TensorFlow ran no new graph since amp_tf was turned on, and what it traced before stays as "
-    "it is (functions: {count}, such as {example!r}): turn amp_tf on first, or call "
-    "model.compile(…) again and create tf.functions again"
+    "TensorFlow ran no new graph since amp_tf was turned on, and concrete functions that it traced "
+    "before stay as they are (functions: {count}, such as {example!r}): turn amp_tf on first"
 )
 ONLY_PIPELINES = (
     "TensorFlow ran no graph but those of input pipelines (tf.data), which stay in float32"
@@ -214,7 +213,7 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Runt
         return state.off
     if state.idle:
         return state.idle
-    if state.traced and not totals.graphs and not state.failures:
+    if state.traced and not (totals.graphs or state.failures or _traced_since(state)):
         return TRACED_BEFORE.format(
             count=len(state.traced), example=name_in_python(state.traced[0])
         )
@@ -229,7 +228,7 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Runt
             return NO_PLUGIN
         if _has_skipped():
             return SKIPPED
-        unseen = _unseen_product() or _other_backend()
+        unseen = _unseen_product(state) or _other_backend()
         if not unseen and _has_pipelines():
             return ONLY_PIPELINES
         return unseen or EAGER
@@ -237,7 +236,7 @@ def why_nothing(report: RewriteReport, totals: Totals, state: process_state.Runt
     if reason is None or reason.rule.name == "NOTHING_TO_CONVERT":
         if _has_skipped():
             return SKIPPED
-        unseen = _unseen_product()
+        unseen = _unseen_product(state)
         if unseen:
             return unseen
         if state.policy:
@@ -271,13 +270,19 @@ def _has_functions_for_xla() -> bool:
     return any(function.attr["_XlaMustCompile"].b for function in functions)
 
 
-def _unseen_product() -> str:
-    """Names a function in which a product was traced; empty if there is none.
+def _traced_since(state: process_state.Runtime) -> list[str]:
+    """The live functions that TensorFlow has traced since amp_tf was turned on."""
+    before = set(state.traced)
+    return [name for name in process_state.traced_functions() if name not in before]
+
+
+def _unseen_product(state: process_state.Runtime) -> str:
+    """Names a function in which a product was traced since then; empty if there is none.
 
     It is called if amp_tf has seen no product: if one of TensorFlow's own optimizers fails,
     TensorFlow runs the function unchanged and calls no plugin.
     """
-    for function in process_state.find_functions(process_state.traced_functions()):
+    for function in process_state.find_functions(_traced_since(state)):
         for node in function.node_def:
             if node.op in PRODUCTS and node.attr["T"].type == FLOAT:
                 return UNSEEN_PRODUCT.format(example=name_in_python(function.signature.name))

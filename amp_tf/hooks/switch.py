@@ -343,10 +343,11 @@ def enable(config: AmpConfig | None = None, **settings: Any) -> Handle:
     """Rewrites graphs from now on, and scales losses if they run in float16.
 
     So does ``TF_ENABLE_AUTO_MIXED_PRECISION=1``. It may be called before or after TensorFlow is
-    imported, but before the functions and sessions that it is meant for run first: graphs that
-    TensorFlow has optimized already stay as they are. Called again, it replaces the settings until
-    its handle takes them back. With ``AMP_TF_DISABLE=1`` it only says so: any program can be run
-    without amp_tf from outside.
+    imported. A ``tf.function`` that ran before is traced anew, and so is a Keras model's step.
+    Build TF1 graphs after the call: their losses are scaled as they are built, and what a session
+    ran already stays as it is. Called again, it replaces the settings until its handle takes them
+    back. With ``AMP_TF_DISABLE=1`` it only says so: any program can be run without amp_tf from
+    outside.
 
     Args:
         config: what to convert, in place of what the environment variables say.
@@ -384,9 +385,9 @@ def disable() -> None:
     """Turns amp_tf off for graphs that TensorFlow optimizes from now on. Idempotent.
 
     Some things cannot be undone. The optimizer stays registered with TensorFlow, as the identity,
-    and TensorFlow's layout optimizer stays off (:mod:`amp_tf.hooks.plugin` says why). Functions and
-    sessions that ran already keep their converted graphs. Optimizers that were wrapped for loss
-    scaling stay wrapped.
+    and TensorFlow's layout optimizer stays off (:mod:`amp_tf.hooks.plugin` says why). Sessions that
+    ran already keep their converted graphs, and so do concrete functions; a ``tf.function`` is
+    traced anew. Optimizers that were wrapped for loss scaling stay wrapped.
     """
     _turn_off(BY_CALL)
 

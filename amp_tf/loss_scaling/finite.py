@@ -16,9 +16,10 @@ scale can help, and the message can say so.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -216,6 +217,27 @@ def check_any(gradients: Iterable[Any]) -> None:
         raise ValueError("No gradients provided for any variable.")
 
 
+@contextlib.contextmanager
+def lifted() -> Iterator[None]:
+    """Runs a block outside of the function that is being traced, to create variables there.
+
+    ``tf.init_scope`` alone lets a ``tf.function`` create variables in its first trace only. The
+    block may initialize them by constants, because others may not be initialized yet.
+    """
+    with tf.init_scope():
+        graph = tf.compat.v1.get_default_graph()  # in eager code still that of the function
+        creators = graph._variable_creator_stack
+        others = []
+        for priority, creator in creators:
+            if creator.__module__ != tf.function.__module__:
+                others.append((priority, creator))
+        graph._variable_creator_stack = others
+        try:
+            yield
+        finally:
+            graph._variable_creator_stack = creators
+
+
 class NonfiniteVariables:
     """Remembers the variables whose gradients were nonfinite in the last skipped step.
 
@@ -233,7 +255,7 @@ class NonfiniteVariables:
             return
         zeros = [0] * len(variables)
         # All replicas create it together; it is set once each of them has been here.
-        with tf.init_scope():
+        with lifted():
             flags = tf.Variable(zeros, trainable=False, dtype=tf.int32, name="nonfinite_gradients")
         self._variables = list(variables)
         self.flags = flags

@@ -65,7 +65,7 @@ class LossScaler(StateMethods, tf.Module):  # type: ignore[misc]
         super().__init__(name=name)
         schedule = build_schedule(initial_scale, dynamic_growth_steps, **settings)
         start = schedule.initial_state()
-        with tf.init_scope():
+        with finite.lifted():
             self.current_loss_scale = tf.Variable(
                 start.scale, trainable=False, dtype=tf.float32, name="loss_scale"
             )

@@ -64,7 +64,7 @@ class Memory:
         # The facts on the last skipped step, in no checkpoint: nothing may track the variable.
         self.last_skip = None
         if tf.compat.v1.executing_eagerly_outside_functions():
-            with tf.init_scope():
+            with finite.lifted():
                 self.last_skip = tf.Variable(
                     [0] * len(SkipFacts._fields), trainable=False, name="last_skip"
                 )

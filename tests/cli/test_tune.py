@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import amp_tf
 from amp_tf.cli.main import main
 from amp_tf.cli.tune import TunedScript
 from amp_tf.config import AmpConfig
@@ -138,13 +139,17 @@ def test_what_a_mended_program_gives_counts_and_no_failure_before_it(here, tell)
     )
 
 
-def test_a_changed_program_does_not_go_on_with_the_runs_of_the_one_before(here, tell):
+def test_a_changed_program_does_not_go_on_with_the_runs_of_the_one_before(here, tell, monkeypatch):
     (here / "train.sh").write_text("echo run >> count; echo acc $(wc -l < count)")
     metric = ["--metric", "stdout:acc ([0-9.]+)", "--max-rise", "0.5"]
     command = ["tune", *metric, "--", "sh", "train.sh"]
     assert "goes on" not in tell(*command, status=2).err
     err = tell(*command, status=2).err
     assert "amp-tf tune: goes on with 2 runs of before; to begin anew, delete " in err
+    monkeypatch.setattr(amp_tf, "__version__", "0.2")
+    err = tell(*command, status=2).err
+    assert "begins anew, because the runs of before were made with " in err
+    assert "goes on" not in err
     (here / "train.sh").write_text("echo acc 1")
     assert "another tuning (other content of train.sh)." in tell(*command, status=2).err
 

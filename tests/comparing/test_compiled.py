@@ -1,4 +1,4 @@
-"""Functions that XLA compiles are compared without it, and that is said."""
+"""Functions for XLA, and models that run eagerly, are compared as graphs, and that is said."""
 
 from __future__ import annotations
 
@@ -33,3 +33,13 @@ def test_a_model_for_xla_is_compared():
     model.compile("adam", "mse", jit_compile=True)
     ((x,), *_) = BATCHES
     assert WITHOUT in amp_tf.compare(model, [(x, x[:, :1])], BFLOAT16).notes
+
+
+def test_a_model_that_runs_eagerly_is_compared_as_a_graph():
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(1)])
+    ((x,), *_) = BATCHES
+    for is_eager in (True, False):
+        model.compile("adam", "mse", run_eagerly=is_eager)
+        notes = amp_tf.compare(model, [(x, x[:, :1])], BFLOAT16).notes
+        told = [note for note in notes if "run_eagerly=True the program runs it eagerly" in note]
+        assert len(told) == is_eager

@@ -78,6 +78,22 @@ import tensorflow
     assert ended.converted == 0
 
 
+def test_a_tensorflow_that_has_not_loaded_its_c_api_is_told_with_the_file(tmp_path, site_folder):
+    shutil.copy(native.FOLDER / "amp_tf_cpu.so", tmp_path / "libtensorflow_cc.so.2")
+    code = f"""
+import tensorflow as tf, amp_tf
+tf.__file__ = {str(tmp_path / "__init__.py")!r}
+amp_tf.enable(precision="bfloat16")
+print(tf.function(lambda x: x @ x)(tf.ones((2, 2))).shape)
+"""
+    ended = running.run(["-c", code], site_folder, {})
+    (warning,) = ended.warnings
+    assert f"TensorFlow has not loaded its C API from {tmp_path}/libtensorflow_cc.so.2" in warning
+    assert "Install TensorFlow 2.16 to 2.21 with pip" in warning
+    assert "dlopen" not in warning
+    assert ended.out == "(2, 2)\n"
+
+
 #: An event during the conversion of a graph, the status of the program, and what it prints.
 DURING_A_REWRITE = {
     "an interrupt reaches the program": (

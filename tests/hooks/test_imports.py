@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from amp_tf.hooks import imports
+from tests.hooks import running
 
 
 @pytest.fixture
@@ -86,3 +87,29 @@ def test_neither_a_forgotten_action_runs_nor_one_of_a_module_that_fails(module, 
     (tmp_path / f"{module}.py").write_text("value = 7\n")
     importlib.import_module(module)
     assert seen == []
+
+
+TWO_THREADS = """
+import faulthandler, threading, time
+import amp_tf
+from amp_tf.hooks import imports
+faulthandler.dump_traceback_later(100, exit=True)
+is_nearly_done, is_done = threading.Event(), threading.Event()
+imports.after_import("keras", lambda name: is_nearly_done.set() or is_done.wait(20))
+amp_tf.enable(precision="float16")
+thread = threading.Thread(target=__import__, args=("keras",))
+thread.start()
+is_nearly_done.wait(60)
+imports.after_import("tf_keras", lambda name: is_done.set())
+import tf_keras
+thread.join()
+import keras
+print([hasattr(library.Model.compile, "__wrapped__") for library in (keras, tf_keras)])
+"""
+
+
+def test_two_threads_that_import_keras_and_tf_keras_at_once_do_not_wait_for_each_other(
+    site_folder,
+):
+    ended = running.run(["-c", TWO_THREADS], site_folder, {}, fresh="it imports TensorFlow itself")
+    assert ended.out == "[True, True]\n"

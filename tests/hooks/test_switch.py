@@ -279,16 +279,20 @@ def is_converted():
 assert is_converted(), "enabled before the import"
 kept = tf.function(lambda x: tf.nn.relu(x @ x) @ x)
 first = kept(tf.constant(x)).numpy()
+concrete = kept.get_concrete_function(tf.constant(x))
 before.uninstall()
 before.uninstall()
 assert not is_converted() and not amp_tf.is_enabled(), "uninstalled"
-assert (kept(tf.constant(x)).numpy() == first).all(), "what ran already"
+assert (concrete(tf.constant(x)).numpy() == first).all(), "what ran already"
+alone = kept(tf.constant(x)).numpy()
+assert np.abs(alone - exact).max() < 1e-4 * np.abs(exact).max(), "traced anew without it"
 older, newer = amp_tf.enable(config), amp_tf.enable(config)
 older.uninstall()
 assert is_converted() and amp_tf.is_enabled(), "the older handle does not count"
 newer.uninstall()
 with amp_tf.enable(config) as handle:
     assert is_converted() and handle.config is config, "in a with block"
+    assert (kept(tf.constant(x)).numpy() == first).all(), "its trace with amp_tf"
 assert not is_converted(), "after the block"
 amp_tf.disable()
 """

@@ -322,3 +322,29 @@ def test_none_of_its_functions_is_converted(family, step, monkeypatch):
     assert __name__ in converted  # AutoGraph is at work
     assert [module for module in converted if module.startswith("amp_tf")] == []
     assert variable.numpy().tolist() == [-1.0, -2.0]
+
+
+def test_a_scaler_comes_late_to_a_function_whose_first_trace_made_variables(kind):
+    """TensorFlow lets no other trace of that function create any."""
+    bare = OPTIMIZERS.get(kind, OPTIMIZERS["v1"])()
+    scalers = []
+    made = []
+
+    @tf.function
+    def train(count):
+        if not made:
+            made.append(tf.Variable([1.0]))
+        if count == 1:
+            bare.apply_gradients([(tf.ones(1), made[0])])
+            return
+        if kind == "scaler":
+            scalers.append(make(kind, initial_scale=4.0))
+        step(scalers[0], tf.constant([8.0]), made[0])
+
+    train(1)
+    before = made[0].numpy()
+    if kind != "scaler":
+        scalers.append(amp_tf.LossScaleOptimizer(bare, initial_scale=4.0))
+    train(2)
+    assert (before - made[0].numpy()).tolist() == [1.0]  # .5 · 8, over the scale
+    assert scalers[0].status().steps == 1

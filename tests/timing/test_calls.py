@@ -69,6 +69,16 @@ def test_where_nothing_is_converted_there_is_nothing_to_time(few):
         amp_tf.time(lambda x: x + 1.0, tf.ones(3), config=auto)
 
 
+def test_why_nothing_is_timed_names_no_other_function(few):
+    other = tf.function(lambda x: tf.matmul(x, x) + 2.0)
+    other(tf.ones((4, 4)))
+    for function in (tf.negative, lambda x: tf.reduce_sum(tf.tanh(x * 2.0) + 1.0) / 3.0):
+        with pytest.raises(AmpError) as error:
+            amp_tf.time(function, tf.ones((4, 4)), config=BF16)
+        assert "such as" not in str(error.value)
+        assert "no product of the traced function" not in str(error.value)
+
+
 def test_misuse_is_refused():
     with amp_tf.enable(BF16), pytest.raises(ConfigError, match=r"amp_tf\.time: amp_tf is on"):
         amp_tf.time(tf.abs, 1.0)

@@ -145,6 +145,20 @@ def test_the_runs_of_another_version_of_the_program_are_an_error(tmp_path):
     Journal(tmp_path / "runs", {"command": "a"}, words)
 
 
+def test_the_runs_of_another_tensorflow_or_cpu_are_deleted(tmp_path):
+    made = []
+    for made_with in ("TensorFlow 2.20", "TensorFlow 2.20", "TensorFlow 2.21"):
+        journal = Journal(tmp_path / "runs", {"command": "a"}, (), made_with)
+        made.append((journal.outdated, [*journal.runs]))
+        if not journal.runs:
+            assert journal.read("mixed.json") is journal.read("comparison.json") is None
+            journal.add("float32/1", Outcome(GOOD))
+            journal.write("mixed.json", {})
+            journal.write("comparison.json", {})
+        del journal
+    assert made == [("", []), ("", ["float32/1"]), ("TensorFlow 2.20", [])]
+
+
 def test_a_run_that_failed_in_the_search_is_not_kept_and_its_last_words_neither(tmp_path):
     program = Weak(PATHS, ("m/e/dense/MatMul",))
     original = program.run

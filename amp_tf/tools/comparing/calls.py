@@ -23,6 +23,7 @@ class Calls:
     function: Function
     jit_compile: Any  #: whether XLA compiles it, as TensorFlow's arguments of this name say
     most: int  #: calls that are kept
+    run_eagerly: bool = False  #: whether it is a step of a Keras model that runs eagerly
     kept: list[Call] = dataclasses.field(default_factory=list)
 
     def keep(self, *args: Any, **kwargs: Any) -> None:

@@ -75,7 +75,8 @@ class Models:
         if owner.__module__.startswith("keras"):
             step = tf.autograph.experimental.do_not_convert(step)
         jit_compile = getattr(model, "jit_compile", None)
-        return Calls(model.name, step, jit_compile, self._training.request.steps)
+        is_eager = bool(model.run_eagerly)
+        return Calls(model.name, step, jit_compile, self._training.request.steps, is_eager)
 
     def _train(self, function: Any, model: Any, owner: Any, iterator: Any) -> Any:
         """Compares the model's step, which ends the program.

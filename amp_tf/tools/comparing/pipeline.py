@@ -28,6 +28,11 @@ from amp_tf.tools.comparing.verdicts import are_good
 from amp_tf.tools.comparing.work import OutputMeasurement, Work, reference_conditions
 from amp_tf.tools.progress import Progress, silent
 
+_EAGER = (
+    "a graph of the step was compared; with run_eagerly=True the program runs it eagerly, where "
+    "amp_tf converts nothing"
+)
+
 
 @reference_conditions()
 def compare(
@@ -82,6 +87,8 @@ def compare(
         default = (f"{for_what}, because auto converts nothing here: {why}",)
         config = dataclasses.replace(config, precision="float16", target="gpu")
         hardware = dataclasses.replace(hardware, gpu_capabilities=(MIN_COMPUTE_CAPABILITY,))
+    if getattr(model_or_function, "run_eagerly", False):
+        default = (*default, _EAGER)
     try:
         progress("tracing the step")
         name = name_of(model_or_function)

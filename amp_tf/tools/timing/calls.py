@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
@@ -27,8 +28,7 @@ def time(
     """Times a function in float32 and with amp_tf, in turns, and says which is faster.
 
     ``print(amp_tf.time(model, x))`` times a model's call; ``model.train_step`` with ``(x, y)`` its
-    training step, which then trains. The function is traced once for each way. A function with
-    ``jit_compile=True`` that it calls and that was traced before stays as it was traced.
+    training step, which then trains. The function is traced once for each way.
 
     Args:
         function: a ``tf.function``, a Keras model, or a function that TensorFlow can trace.
@@ -54,10 +54,10 @@ def time(
     if config is None:
         config = AmpConfig.from_env()
     check_config(config, where=_WHERE)
-    calls = {False: _traced(function, inputs), True: _traced(function, inputs)}
-    first_s = {False: _seconds(calls[False])}
+    call = _traced(function, inputs)
+    first_s = {False: _seconds(call)}
     with reports.apart(), switch.enable(config):  # the process' own report is of other graphs
-        first_s[True] = _seconds(calls[True])
+        first_s[True] = _seconds(call)
         line = summary.line()
         converted = reports.totals().converted
     if not converted:
@@ -67,11 +67,14 @@ def time(
         raise AmpError(f"there is nothing to time ({line})", where=_WHERE, fix=fix)
 
     def run(is_mixed: bool) -> Run:
-        call = calls[is_mixed]
-        call()
+        way: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if is_mixed:
+            way = switch.enable(config)
         taken: list[float] = []
-        while len(taken) < LEAST or sum(taken) < _SECONDS:
-            taken.append(_seconds(call))
+        with way:
+            call()
+            while len(taken) < LEAST or sum(taken) < _SECONDS:
+                taken.append(_seconds(call))
         return Run(tuple(1e3 * seconds for seconds in taken), first_s[is_mixed])
 
     float32, mixed = take_rounds(run, rounds, minutes)

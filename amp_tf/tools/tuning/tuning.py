@@ -298,13 +298,16 @@ class Journal:
         head: what is tuned, and how.
         words: what may name files: those of the command. Runs count only as long as these files
             stay as they were, except those that the first run itself writes.
+        made_with: the software and hardware. Runs that were made with others are deleted.
 
     Raises:
         ConfigError: the folder holds the runs of something else, or another process tunes there.
         FileError: it cannot be written.
     """
 
-    def __init__(self, folder: Path, head: Document, words: Iterable[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, head: Document, words: Iterable[str] = (), made_with: str = ""
+    ) -> None:
         self.folder = folder.absolute()
         with files.writing(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # programs print secrets
@@ -323,9 +326,16 @@ class Journal:
         self._head = json.loads(json.dumps(head))
         self._digests = _digests_of(words)
         self._facts: Row = before.get("runs", {})  # the runs that the folder keeps
+        self._made_with = made_with
+        #: with what runs were made that are deleted now; empty for none
+        self.outdated = ""
         if self._facts:
             self._check_head(before)
-            self._digests = before["files"]
+            if before.get("made_with") == made_with:
+                self._digests = before["files"]
+            else:
+                self.outdated = before.get("made_with") or "an earlier amp_tf"
+                self._delete_runs()
         self._save()
         #: the outcomes of those that were made
         self.runs = {run: Outcome(**row) for run, row in self._facts.items()}
@@ -344,6 +354,11 @@ class Journal:
                 "program",
             )
 
+    def _delete_runs(self) -> None:
+        for name in (_MIXED, _COMPARISON):
+            (self.folder / name).unlink(missing_ok=True)
+        self._facts = {}
+
     def add(self, run: str, outcome: Outcome, *, is_fact: bool = True) -> None:
         """Keeps the outcome of a run; without ``is_fact`` only as long as this process lives."""
         self.runs[run] = dataclasses.replace(outcome, report=None)
@@ -356,7 +371,12 @@ class Journal:
         self._save()
 
     def _save(self) -> None:
-        kept = {"head": self._head, "files": self._digests, "runs": self._facts}
+        kept = {
+            "head": self._head,
+            "made_with": self._made_with,
+            "files": self._digests,
+            "runs": self._facts,
+        }
         self.write(_JOURNAL, kept)
 
     def read(self, name: str) -> Any:

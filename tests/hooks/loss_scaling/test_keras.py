@@ -14,8 +14,10 @@ import tf_keras
 
 import amp_tf
 from amp_tf.callbacks import LossScaleMonitor
+from amp_tf.hooks import scope
 from amp_tf.loss_scaling import is_loss_scaled
 from tests import processes
+from tests.hooks import installing
 from tests.hooks.loss_scaling.setup import OTHER, X, Y, installed, is_ours, make_model
 from tests.loss_scaling.steps import since_keras_3_1
 
@@ -66,16 +68,17 @@ def test_a_model_that_was_compiled_before_amp_tf_was_on_is_scaled(library, train
     assert not log("without loss scaling")
 
 
-def test_a_training_step_that_was_made_before_amp_tf_was_on_keeps_its_optimizer(library):
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_training_step_that_was_made_before_amp_tf_was_on_is_made_anew(library, jit_compile, log):
     model = make_model(library)
-    model.compile("sgd", "mse")
+    model.compile("adam", "mse", jit_compile=jit_compile)
     model.train_on_batch(X[:8], Y[:8])
-    with installed():
+    with installing.installed(scope), installed():
         model.fit(X, Y, batch_size=16, verbose=0)
-        assert not is_loss_scaled(model.optimizer)
-        model.compile(model.optimizer, "mse")
-        model.fit(X, Y, verbose=0)
-    assert model.optimizer.status().steps == 1
+        assert is_ours(model.optimizer)
+        assert model.optimizer.status().steps == 2
+    assert int(model.optimizer.iterations) == 3
+    assert not log("without loss scaling")
 
 
 def test_a_model_whose_program_refuses_a_loss_scale_is_trained_without_one():

@@ -2,13 +2,16 @@
 what to write.
 """
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import amp_tf
-from tests.hooks import running
+from amp_tf.hooks import scope
+from tests.hooks import installing, running
 from tests.hooks.loss_scaling.setup import OTHER, X, Y, installed, make_model
 
 STEPS = {
@@ -273,3 +276,63 @@ def test_an_unchanged_program_is_warned_in_float16_alone(jit, precision, warned,
     )
     assert ended.converted > 0
     assert len([line for line in ended.warnings if WARNING in line]) == warned, ended.err
+
+
+BEFORE = "its gradients were taken before amp_tf was turned on, so its loss is not scaled"
+
+
+def run_a_session(by_optimizer, hooks=None):
+    """Builds a TF1 graph, then runs it inside of some hooks."""
+    with tf.Graph().as_default():
+        weight = v1.get_variable("w", initializer=np.ones((4, 4), "float32"))
+        loss = tf.reduce_sum(tf.matmul(weight, weight))
+        if by_optimizer:
+            step = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        else:
+            step = v1.assign_sub(weight, tf.gradients(loss, [weight])[0])
+        with hooks or contextlib.nullcontext(), v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.run(step)
+
+
+@pytest.mark.parametrize("by_optimizer", [True, False])
+def test_a_graph_that_was_built_before_amp_tf_was_on_is_told_when_it_runs(by_optimizer, log):
+    run_a_session(by_optimizer, installed(OTHER))
+    assert not log("amp_tf")
+    for _ in range(2):
+        run_a_session(by_optimizer, installed())
+    (warning,) = log("amp_tf")
+    assert f"a TF1 graph: {BEFORE}" in warning
+    assert "Turn amp_tf on first, and build the graph" in warning
+
+
+def test_nothing_is_said_of_a_graph_without_gradients_or_that_was_built_with_amp_tf_on(log):
+    with tf.Graph().as_default(), installed(), v1.Session() as session:
+        session.run(tf.matmul(tf.ones((4, 4)), tf.ones((4, 4))))
+    with installed():
+        run_a_session(by_optimizer=True)
+    assert not log("amp_tf")
+
+
+@pytest.mark.parametrize("loop", [by_tape, by_tf_gradients], ids=lambda loop: loop.__name__)
+def test_a_concrete_function_that_was_made_before_amp_tf_was_on_is_told_when_it_is_called(
+    loop, weight, log
+):
+    step = tf.function(lambda: loop(weight)).get_concrete_function()
+    forward = tf.function(lambda: tf.matmul(weight, weight)).get_concrete_function()
+    with installed():
+        forward()
+        assert not log("amp_tf")
+        step()
+        step()
+        assert len(log(BEFORE)) == len(log("amp_tf")) == 1
+
+
+def test_a_function_that_was_traced_before_amp_tf_was_on_is_traced_anew_and_told(weight, log):
+    step = tf.function(by_tape)
+    step(weight)
+    with installing.installed(scope), installed():
+        tf.function(lambda: step(weight))()
+        step(weight)
+    assert len(log(WARNING)) == len(log("amp_tf")) == 1
+    assert step.experimental_get_tracing_count() == 2
