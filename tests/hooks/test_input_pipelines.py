@@ -62,7 +62,7 @@ def test_a_pipeline_made_before_amp_tf_was_turned_on_is_exact(how, tmp_path):
     assert ended.converted > 0
 
 
-#: What pipelines call, and the program too; names that mislead, and pipelines that outlive amp_tf.
+#: The second program has names that mislead, and pipelines that outlive amp_tf.
 @pytest.mark.parametrize("program", ["called_by_pipelines.py", "misleading_names.py"])
 def test_what_a_pipeline_computes_is_exact_and_the_same_is_rounded_elsewhere(program, tmp_path):
     ended = running.run([str(running.PROGRAMS / program)], tmp_path, ON)

@@ -33,7 +33,7 @@ def new_model(keras=keras, **settings):
             keras.layers.Dense(2),
         ]
     )
-    # Of Adam's updates XLA would compile twice as much.
+    # XLA would compile twice as much with Adam, for its updates.
     optimizer = keras.optimizers.SGD(0.1)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, **settings)
