@@ -30,8 +30,7 @@ def starts_process(item):
     """Tells whether a test or one of its fixtures calls a function that starts a process."""
     fixtures = item._fixtureinfo.name2fixturedefs.values()  # pytest has no public name for it
     functions = [item.function, *(definitions[-1].func for definitions in fixtures)]
-    seen = set()
-    return any(_reaches(inspect.unwrap(function), seen) for function in functions)
+    return any(map(_starts_process, functions))
 
 
 def long_files_first(items):
@@ -47,6 +46,11 @@ def long_files_first(items):
         return "slow" not in of_file, "process" not in of_file
 
     return sorted(items, key=rank)
+
+
+@functools.cache
+def _starts_process(function):
+    return _reaches(inspect.unwrap(function), set())
 
 
 def _reaches(function, seen):

@@ -29,6 +29,7 @@ LENGTH = struct.Struct("!I")
 MOST_FDS = 4  #: three streams, and the pipe to which the status is written
 STATUS = struct.Struct("!i")
 HIDDEN = ("tensorflow", "keras", "tf_keras")
+GARBAGE = 10_000  #: so many objects more begin a garbage collection
 WHOLE_END = (
     "TEST_WHOLE_END"  #: in the environment of programs whose end is looked at to Python's last step
 )
@@ -271,6 +272,7 @@ def main():
     imported.hide()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(GARBAGE)
     program = Zygote(requests).serve()
     if WHOLE_END in program["environ"]:
         atexit.unregister(end_at_once)

@@ -36,8 +36,8 @@ def forked(monkeypatch):
         ("compare_cost", "small_mlp --batch 8", rf"\| MLP, 64 wide{FIGURES}"),
         (
             "memory",
-            f"wide_mlp {TINY} --batches 8192 --rows 1",
-            r"\| MLP, 2048 wide \| 8192 \| \d{2,3} \|(.*\n)+memory: \d+\.\d MiB",
+            f"wide_mlp {TINY} --batches 4096 --rows 1",
+            r"\| MLP, 2048 wide \| 4096 \| \d{2,3} \|(.*\n)+memory: \d+\.\d MiB",
         ),
         (
             "serving",

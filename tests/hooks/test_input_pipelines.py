@@ -62,21 +62,14 @@ def test_a_pipeline_made_before_amp_tf_was_turned_on_is_exact(how, tmp_path):
     assert ended.converted > 0
 
 
-def test_what_a_pipeline_calls_is_exact_and_the_same_functions_are_rounded_elsewhere(tmp_path):
-    ended = running.run([str(running.PROGRAMS / "called_by_pipelines.py")], tmp_path, ON)
+#: The second program has names that mislead, and pipelines that outlive amp_tf.
+@pytest.mark.parametrize("program", ["called_by_pipelines.py", "misleading_names.py"])
+def test_what_a_pipeline_computes_is_exact_and_the_same_is_rounded_elsewhere(program, tmp_path):
+    ended = running.run([str(running.PROGRAMS / program)], tmp_path, ON)
     data = ended.result["data"]
-    program = ended.result["program"]
+    others = ended.result["program"]
     assert {name: error for name, error in data.items() if error > ROUNDING * 100} == {}
-    assert {name: error for name, error in program.items() if error < ROUNDED} == {}
-    assert ended.warnings == []
-
-
-def test_names_that_mislead_and_pipelines_that_outlive_amp_tf(tmp_path):
-    ended = running.run([str(running.PROGRAMS / "misleading_names.py")], tmp_path, ON)
-    data = ended.result["data"]
-    program = ended.result["program"]
-    assert {name: error for name, error in data.items() if error > ROUNDING * 100} == {}
-    assert {name: error for name, error in program.items() if error < ROUNDED} == {}
+    assert {name: error for name, error in others.items() if error < ROUNDED} == {}
     assert ended.warnings == []
 
 

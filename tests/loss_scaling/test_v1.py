@@ -187,7 +187,8 @@ def test_synchronous_replicas_go_on_after_a_skipped_step():
         hooks = [optimizer.make_session_run_hook(is_chief=True, num_tokens=0)]
         # A gradient that is dropped as too old would be waited for without an end.
         patience = v1.ConfigProto(operation_timeout_in_ms=20_000)
-        with v1.train.MonitoredTrainingSession(hooks=hooks, config=patience) as session:
+        options = {"config": patience, "stop_grace_period_secs": 1}  # for the queue of tokens
+        with v1.train.MonitoredTrainingSession(hooks=hooks, **options) as session:
             for value in values:
                 session.run(step, {x: value})
             assert session.run([weight, count]) == [0.25, 4]

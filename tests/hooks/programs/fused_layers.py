@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 rng = np.random.default_rng(1)
-images = rng.normal(size=(64, 16, 16, 8)).astype("float32")
+images = rng.normal(size=(64, 8, 8, 8)).astype("float32")
 rows = images.reshape(64, -1)[:, :256]
 targets = (rows[:, :64].sum(axis=1, keepdims=True) / 8).astype("float32")
 

@@ -52,7 +52,8 @@ class Compiled:
 
 
 def run_dumping(program, dump, site_folder, variables):
-    flags = f"--xla_dump_to={dump} --xla_dump_hlo_as_text"
+    # LLVM's optimizations, which come after all that is looked at, take longer than the programs.
+    flags = f"--xla_dump_to={dump} --xla_dump_hlo_as_text --xla_backend_optimization_level=0"
     script, *arguments = program.split()
     command = [str(PROGRAMS / script), *arguments]
     return run(command, site_folder, {**variables, "XLA_FLAGS": flags}), Compiled(dump)
