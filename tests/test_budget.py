@@ -21,22 +21,22 @@ import code_sizes  # noqa: E402  (a program of that folder)
 
 BUDGET = {
     "*.py": (6801, 8),
-    "cli/": (13123, 15),
+    "cli/": (13157, 15),
     "cpu/": (5563, 3),
     "graph/": (21095, 16),
-    "hooks/": (23132, 22),
-    "loss_scaling/": (17939, 13),
+    "hooks/": (23558, 22),
+    "loss_scaling/": (18089, 13),
     "offline/": (9914, 6),
-    "oplists/": (8214, 8),
-    "painting/": (24286, 20),
+    "oplists/": (8163, 8),
+    "painting/": (24110, 20),
     "reporting/": (13056, 9),
-    "rewriting/": (20143, 12),
-    "tools/": (40175, 32),
-    "package": (203441, 164),
+    "rewriting/": (20564, 12),
+    "tools/": (40312, 32),
+    "package": (204382, 164),
     "C": (2231, 1),
-    "tests": (285454, 281),
+    "tests": (287029, 281),
     "benchmarks": (75604, 79),
-    "scripts": (24466, 25),
+    "scripts": (24543, 25),
 }
 """At most so many AST nodes (of C: tokens) and files."""
 OTHERS = {"tuples": 5, "conditional": 15, "comprehensions": 40, "wide": 0.3, "decode": 1}
