@@ -26,12 +26,6 @@ NORM = f"""
     e = _FusedBatchNormEx(m, x, x, x, x) T=float32 U=float32 activation_mode='Relu' is_training=true
     n = Conv2D(e, x) {STRIDES}
 """
-POOL_BETWEEN = f"""
-    x = Placeholder()
-    m = Conv2D(x, x) {STRIDES}
-    p = MaxPool(m) {POOL}
-    n = Conv2D(p, x) {STRIDES}
-"""
 PRODUCTS = f"""
     x = Placeholder()
     sizes = Const() dtype=int32 value=int32[4]*8
@@ -56,10 +50,9 @@ SHOWN = {
         {},
     ),
     "in float16, too": (PRODUCTS, "float16", OLD_CPU, "g c", {}),
-    "oneDNN refuses nothing": (POOL_BETWEEN, "bfloat16", BF16_CPU, "m p n", {}),
-    "nor do GPUs": (POOL_BETWEEN, "float16", VOLTA, "m p n", {}),
+    "GPUs refuse nothing": (PAIR, "float16", VOLTA, "m p n", {}),
     "a pool between products, channels first": (
-        POOL_BETWEEN,
+        PAIR,
         "bfloat16",
         OLD_CPU,
         "m n",
