@@ -26,7 +26,7 @@ class LossScaleMonitor:
     Adds ``loss_scale`` and ``skipped_steps`` to the logs, so that the progress bar, ``History``,
     ``CSVLogger`` and ``TensorBoard`` show them; put it before them in the list of callbacks. Logs
     skipped steps, a few lines a minute at most. It does nothing where an optimizer has no loss
-    scale. Where its training step scales no loss, it only logs, or raises. (tf_keras' progress bar
+    scale. If the training step scales no loss, it only logs, or raises. (tf_keras' progress bar
     shows the epoch's mean of all logs that are not metrics; the other callbacks show the last
     value.)
 

@@ -21,7 +21,7 @@ def printable(text: str) -> str:
     return "".join(characters)
 
 
-# What stands around the text of an error: Keras' colors, the arguments of a call, lines that only
+# Keras and TensorFlow wrap the text of an error in colors, the arguments of a call, and lines that
 # say where it was raised.
 _COLOR = re.compile(r"\x1b\[\d*m")
 _ARGUMENTS = re.compile(r"\n\s*Arguments received by ")

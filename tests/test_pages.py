@@ -233,7 +233,7 @@ def _in_this_process(words, folder, environ):
 
 @contextlib.contextmanager
 def _written_to(file):
-    """What this process and those that it starts write goes to a file."""
+    """Redirects the output of this process, and of those that it starts, to a file."""
     kept = [os.dup(stream) for stream in (1, 2)]
     try:
         for stream in (1, 2):

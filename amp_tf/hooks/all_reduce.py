@@ -4,8 +4,8 @@ Keras 3 and custom loops sum gradients by ``ReplicaContext.all_reduce``, tf_kera
 by ``StrategyExtended.batch_reduce_to`` from the cross-replica context. Both are wrapped: large
 float32 gradients are cast to 16 bit, summed, and cast back, where the step is traced: TensorFlow
 ends the training if replicas disagree about the type of a collective operation. A mean is a sum,
-divided in float32. What is no gradient (:mod:`amp_tf.hooks.gradients`), such as counts, stays in
-float32.
+divided in float32. Values that are not gradients (:mod:`amp_tf.hooks.gradients`), such as counts,
+stay in float32.
 
 The loss-scale optimizer unscales before the sum, so float16, which ends at 65504 and loses digits
 below 2^-14, gets a scale of its own. Replica ``w`` holds ``g_w``; the sum over replicas of ``max

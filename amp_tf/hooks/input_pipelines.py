@@ -32,7 +32,7 @@ from typing import Any
 from amp_tf.hooks import internals, notices, state, xla
 from amp_tf.hooks.patches import Patches
 
-# Those of tf.data's graph optimizers.
+# tf.data's graph optimizers give their functions these names.
 _BY_OPTIMIZER = ("fused_map", "fused_predicate", "fused_filter", "map_fusion_funcs/", "inject/")
 _TRACED = tuple(state.TRACED + name for name in state.OF_TRANSFORMATIONS)
 #: how the names of a pipeline's functions begin

@@ -190,7 +190,7 @@ def _shown_as_inner(wrapper: Any) -> Any:
     for name in ("from_config", "_unpickle_model"):
         if hasattr(inner, name):
             shown[name] = getattr(inner, name)
-    # Who calls the class makes a bare optimizer: type(model.optimizer)(0.1).
+    # A call of the class makes a bare optimizer: type(model.optimizer)(0.1).
     calling = {"__call__": lambda _, *args, **settings: inner(*args, **settings)}
     metaclass = type("Shown", (type(own),), calling)
     object.__setattr__(wrapper, "__class__", metaclass(inner.__name__, (own,), shown))

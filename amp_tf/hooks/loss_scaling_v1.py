@@ -16,7 +16,7 @@ it without scaling. A loop that scales its loss by hand gets the warning, too, a
 is not noticed. The Python functions of the ops that write variables are wrapped.
 
 *Graphs that were built before amp_tf was on*, and concrete functions, cannot be given a scale. One
-warning says so when they run. What ``tf.function`` traced before is traced anew
+warning says so when they run. A ``tf.function`` that was traced before is traced anew
 (:mod:`amp_tf.hooks.scope`).
 """
 

@@ -285,8 +285,8 @@ def convert_graph(
         shapes=shapes,
     )
     nodes = result.report.total
-    # Whether it is a second visit is only likely here, because TensorFlow's own optimizers change
-    # the number of nodes. Only counts depend on that.
+    # This test for a second visit can be wrong, because TensorFlow's own optimizers change the
+    # number of nodes. Only counts depend on it.
     if first is not None and not result.changed and abs(nodes - first.nodes) <= first.nodes // 2:
         return None
     visits.note(Visit(preserve, nodes, result.changed))

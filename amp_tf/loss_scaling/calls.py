@@ -47,7 +47,7 @@ from amp_tf.errors import CallOrderError
 from amp_tf.loss_scaling import finite
 from amp_tf.oplists.table import READ_OPS
 
-# Who makes a step: the number of the replica, or -1, and the thread, or 0.
+# The maker of a step: the number of the replica, or -1, and the thread, or 0.
 _Caller = tuple[int, int]
 
 _ONE_OF_THEM = "Leave out one of them: either the LossScaler or the optimizer's scale_loss"
@@ -234,7 +234,7 @@ class Calls:
     def are_of_losses(self, gradients: Iterable[Any]) -> bool:
         """Tells whether gradients are computed from losses that were scaled in this graph.
 
-        Those that variables or accumulators hold are not. In eager execution they are.
+        Gradients that variables or accumulators hold are not. In eager execution all are.
         """
         return tf.executing_eagerly() or bool(self._find_ends(gradients, self.scale()))
 

@@ -267,7 +267,7 @@ class Form:
         is_forward = ~view.mask_with(LOOP_CLOSERS)[sources]
         every = np.ones(view.node_count, np.bool_)
         order, _, _ = in_order(every, sources[is_forward], readers[is_forward])
-        # What is needed in the next turn of a loop is found by going back once more.
+        # The next turn of a loop needs values, too: each walk back finds those of one turn more.
         before: list[int] = []
         while runs != before:
             before = runs[:]

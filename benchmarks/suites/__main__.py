@@ -3,10 +3,10 @@
 
     python -m benchmarks.suites [--suites keras] [--only REGEX] [--quick] [--rows FILE] > table.md
 
-Each suite has an environment of its own, ``.venv/suites/NAME``, filled from a package index. Where
-the package has no tests, those of its repository are taken from ``.venv/suites/sources/NAME``; if
-they are not there, a line says how to get them. Each test file runs in a process of its own, in
-float32, bfloat16 and float16 one after the other. amp_tf converts graphs, so calls of built layers
+Each suite has an environment of its own, ``.venv/suites/NAME``, filled from a package index. If
+the package has no tests, the repository's are taken from ``.venv/suites/sources/NAME``; if they are
+not there, a line says how to get them. Each test file runs in a process of its own, in float32,
+bfloat16 and float16 one after the other. amp_tf converts graphs, so calls of built layers
 and of some functions are made ``tf.function``s, in float32, too. Under amp_tf a comparison that
 fails is tried again within 4 % (bfloat16) or .8 % (float16) of the largest value, and the test
 counts as *tolerated*. A test that fails with amp_tf alone is a defect, or stands in ``named.py``

@@ -1,4 +1,4 @@
-"""What pytest does otherwise while it runs a peer's tests.
+"""Changes what pytest does while it runs a peer's tests.
 
 Calls of built layers become functions, because amp_tf converts nothing that runs eagerly. A
 comparison that fails is tried again within what one 16-bit type allows. Each test's outcome is
@@ -62,7 +62,7 @@ def _expects_a_difference() -> bool:
 def is_close(actual: Any, desired: Any, share: float) -> bool:
     """Returns True if floating-point values differ by at most ``share`` of the largest one.
 
-    What is not finite must be equal, and so must integers.
+    Infinities, NaNs and integers must be equal.
     """
     ours = np.asarray(actual)
     theirs = np.asarray(desired)
@@ -155,7 +155,7 @@ def _trace(call: Call, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
 
 
 def _are_symbolic(args: tuple[Any, ...], named: dict[str, Any]) -> bool:
-    """Whether a call is one of those that define a functional model."""
+    """Tells whether a call is one of those that define a functional model."""
     import tensorflow as tf
 
     leaves = tf.nest.flatten([args, named])
@@ -163,7 +163,7 @@ def _are_symbolic(args: tuple[Any, ...], named: dict[str, Any]) -> bool:
 
 
 def _has_variables(callee: Any) -> bool:
-    """Whether a layer is built, or a module made its variables."""
+    """Tells whether a layer is built, or a module made its variables."""
     import tensorflow as tf
 
     if hasattr(callee, "built"):

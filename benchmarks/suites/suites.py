@@ -1,7 +1,7 @@
 """The suites: what is installed for each, where its tests are, and which calls become functions.
 
-Libraries come from a package index. Where a distribution has no tests, those of the repository are
-laid beside the environments, without the library's own files, so that its installation is tested.
+Libraries come from a package index. If a distribution has no tests, the repository's are laid
+beside the environments, without the library's own files, so that its installation is tested.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MISSING = """\
 {name} is left out: its distribution has no tests, and {folder} does not exist. Make that folder, \
 and lay the tests of {source} there: in a checkout say
   git archive {tag} | tar -x -C {folder} --wildcards {wanted}{prepared}"""
-# What tf_keras' own build does with its sources: the library is in a package below.
+# tf_keras' own build does this to its sources: the library is in a package below.
 _BELOW_SRC = (
     "find . -name '*_test.py' -exec sed -i -E "
     "'s/^( *from tf_keras)\\b/\\1.src/; s/^( *import tf_keras) as/\\1.src as/' {} +"
@@ -240,7 +240,7 @@ def folder_of(suite: Suite, venv: venvs.Venv) -> Path:
 
 
 def missing(suite: Suite) -> str:
-    """What to do for the tests of a suite, if they are not there."""
+    """Returns how to get the tests of a suite, or nothing if they are there."""
     folder = SOURCES / suite.name
     if not suite.source or folder.is_dir():
         return ""

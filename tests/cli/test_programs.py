@@ -15,7 +15,7 @@ from tests import processes
 
 
 def test_a_program_gets_the_settings_that_were_asked_for_and_no_others(monkeypatch):
-    """Those of this process' environment may be others than an option asks for."""
+    """This process' environment may hold other settings than an option asks for."""
     monkeypatch.setenv("AMP_TF_PRECISION", "bfloat16")
     monkeypatch.setenv("AMP_TF_FORCE_F16", "dense")
     monkeypatch.setenv("TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_WHITELIST_ADD", "Exp")

@@ -195,7 +195,7 @@ def without_cpu(monkeypatch):
 )
 @pytest.mark.usefixtures("without_cpu")
 def test_elsewhere_nothing_of_it_is_imported(hardware, precision, goal, tmp_path):
-    # Of a CPU the report says what ops cost, too.
+    # On a CPU, the report also says what ops cost.
     report = str(tmp_path) if hardware is GPU else None
     config = amp_tf.AmpConfig(precision=precision, goal=goal, report_path=report)
     found = amp_tf.rewrite(graph(LOOP), config, hardware=hardware).report

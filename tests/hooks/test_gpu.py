@@ -1,4 +1,4 @@
-"""What runs on a GPU: each product in the type that was asked for, with losses near float32's."""
+"""Programs on a GPU run each product in the type that was asked for, with losses near float32's."""
 
 import numpy as np
 import pytest

@@ -177,7 +177,7 @@ def test_a_layer_that_is_recomputed_is_inside_the_one_around_it():
     products = [node.name for node in nodes if node.op == "MatMul"]
     assert len(products) == 4
     assert all(map(matcher("layer:kept/inner"), products))
-    # What TensorFlow puts around the layer that it calls again.
+    # TensorFlow puts these ops around the layer that it calls again.
     rest = [node.name for node in nodes if node.op in ("StridedSlice", "Max", "SelectV2")]
     assert len(rest) == 3
     assert all(map(matcher("layer:kept"), rest))

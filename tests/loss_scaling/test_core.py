@@ -109,7 +109,7 @@ FINITE = [False] * 7 + [True] * 9 + np.random.RandomState(3).randint(0, 4, 40).t
     "settings", [{}, {"dynamic_growth_steps": 2, "hysteresis": 3, "growth_factor": 1.7}], ids=str
 )
 def test_case_04_the_variables_follow_the_pure_schedule(settings, loss, mode):
-    """Where the loss is finite, a lower scale may help, and is searched for."""
+    """If the loss is finite, a lower scale may help, and is searched for."""
     weight = keras.Variable([1.0])
     optimizer = sgd_of([weight], **settings)
 

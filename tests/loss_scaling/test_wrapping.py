@@ -1,4 +1,4 @@
-"""What a wrapper leaves to its inner optimizer: methods, arguments, results."""
+"""A wrapper leaves methods, arguments and results to its inner optimizer."""
 
 import keras
 import numpy as np

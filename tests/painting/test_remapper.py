@@ -123,7 +123,7 @@ ADDED = {
     "another shape": lambda biased, other: biased + other[:1],
     "": lambda biased, other: biased,
 }
-#: Of other products with a sum and a Relu, the remapper makes a node without an op.
+#: For other products with a sum and a Relu, the remapper makes a node without an op.
 ADDED_TO = ("Conv2D", "Conv3D")
 ALONE = [product for product in PRODUCTS if product not in ADDED_TO]
 
@@ -138,7 +138,7 @@ def test_what_follows_products_is_computed_with_those_with_which_tensorflow_comp
     multiply, shape, filters = PRODUCTS[product]
 
     def function(*given):
-        # What is fed has no known shape.
+        # Fed tensors have no known shape.
         x, b, other, *weights = (tf.reshape(tensor, tensor.shape) for tensor in given)
         results = []
         for name, weight in zip(ACTIVATIONS, weights, strict=True):

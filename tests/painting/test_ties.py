@@ -164,7 +164,7 @@ def test_a_rounding_before_both_a_maximum_and_its_values_does_not_excuse_another
 def test_what_is_compared_with_what_it_was_made_of_is_rounded_like_it(op, why):
     """x is below max(x, 0) where it is negative, and nowhere else.
 
-    What only arranges x stays float32 already because the comparison reads it in float32.
+    Ops that only arrange x stay float32 already because the comparison reads x in float32.
     """
     inputs = "x" if op in ("Abs", "Relu") else "x, how"
     text = f"""
@@ -180,7 +180,7 @@ def test_what_is_compared_with_what_it_was_made_of_is_rounded_like_it(op, why):
 
 
 LARGEST = "chosen = Max(values, axis) keep_dims=true"
-#: What is compared, and with what.
+#: Comparisons of values with their largest.
 MASKS = {
     "equal to the largest": f"{LARGEST}\nmask = Equal(values, chosen)",
     "among the two largest": """

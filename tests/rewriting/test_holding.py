@@ -152,8 +152,8 @@ def test_what_must_stay_as_it_is_is_not_computed_again(preserved, settings):
     assert not [node.name for node in result.node if "Again" in node.name]
 
 
-#: What two signatures read: a node that could wait, a tensor that could be computed again, and a
-#: weight that could be cast again.
+#: Two signatures read a node that could wait, a tensor that could be computed again, or a weight
+#: that could be cast again.
 OF_BOTH = {
     "a node": "d = Exp(p)\ne = Mul(c12, d)\nserved = Mul(f12, d)",
     "a factor": f"{SCALED}\nd = Exp(scale)\ne = Mul(c12, scale)\nf = Mul(f12, scale)\n"

@@ -59,7 +59,7 @@ def train(x):
 
 @pytest.fixture(params=[step_times.FUNCTION, step_times.SESSION])
 def subjects(request):
-    """What prepares and what trains, of each way."""
+    """A step that prepares and a step that trains, of each way."""
     if request.param == step_times.FUNCTION:
         for function in (prepare, train):
             function(tf.ones((2, 2)))

@@ -31,7 +31,7 @@ def title_of(function):
 
 
 def by_name(names_of):
-    """Of values, each with names that blanks separate, the value of each name."""
+    """Returns each name's value, from values with their names in one text."""
     return {name: value for value, names in names_of.items() for name in names.split()}
 
 

@@ -2,10 +2,10 @@
 
 A new program is a function ``(w, x)`` in one of these modules, such as ``squares``: ``w``, the
 :class:`~tests.truth.models.Weights`, makes its variables, ``x`` has the shape (16, 32), and the
-results, with the scalar ``loss`` among them, are judged with the gradients of the loss. What does
-not train on such an input is a function ``(bench)``, as in ``origins``. The function's name, with
-blanks, is that of the program; helpers begin with an underscore. More programs of a module come
-from its ``programs()``. A new module needs a row of :data:`GROUPS`.
+results, with the scalar ``loss`` among them, are judged with the gradients of the loss. A program
+that does not train on such an input is a function ``(bench)``, as in ``origins``. The function's
+name, with blanks, is that of the program; helpers begin with an underscore. More programs of a
+module come from its ``programs()``. A new module needs a row of :data:`GROUPS`.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""What models are made of: weights by name, their parts, and results.
+"""The parts of models: weights by name, layers, and results.
 
 A model is a function of :class:`Weights` and inputs of (ROWS, WIDTH), which returns its results,
 the scalar ``loss`` among them.
@@ -94,7 +94,7 @@ def halves(points):
 
 
 def explained_and_volume(kernel, values):
-    """What a Gaussian with a covariance explains of values, and its log determinant."""
+    """Returns the squares that a Gaussian with a covariance explains, and its log determinant."""
     factor = tf.linalg.cholesky(kernel)
     solved = tf.linalg.triangular_solve(factor, values)
     diagonal = tf.linalg.diag_part(factor)

@@ -75,7 +75,7 @@ class Weak:
 
 
 def findings(*nodes):
-    """What a comparison says that finds roundings at some nodes."""
+    """Returns the findings of a comparison that finds roundings at some nodes."""
     found = []
     for name in nodes:
         found.append(

@@ -120,7 +120,7 @@ def test_an_interrupted_tuning_goes_on_where_it_was(tmp_path):
 
 
 def test_the_runs_of_another_version_of_the_program_are_an_error(tmp_path):
-    """What the program itself writes is no part of it."""
+    """Files that the program itself writes are no part of it."""
     script = tmp_path / "train.py"
     log = tmp_path / "log.csv"
     made = tmp_path / "model.h5"

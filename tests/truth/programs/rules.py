@@ -40,8 +40,8 @@ def returns_of_prices(w, x):
 
 
 def ranks_by_gaps(w, x):
-    """Who of a list comes first, by the gaps of scores, and a small pull of all scores to one half
-    (values passed through).
+    """Orders a list by the gaps of scores, and pulls all scores a little to one half (values
+    passed through).
     """
     scores = w.perceptron(x, 2, "net")[:, 1]
     gaps = scores[:, None] - scores[None]
