@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from tests.truth import report, runner
-from tests.truth.modes import MODES
+from tests.truth.modes import AVAILABLE
 from tests.truth.runner import Row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ def main():
     parser.add_argument("--all", action="store_true", help="all programs")
     parser.add_argument("--only", metavar="REGEX", help="programs whose name it finds")
     parser.add_argument(
-        "--mode", action="append", choices=MODES, help="a precision; all by default"
+        "--mode", action="append", choices=AVAILABLE, help="a precision; all by default"
     )
     parser.add_argument(
         "--way", action="append", choices=WAYS, help="graph or xla; both by default"
@@ -47,7 +47,7 @@ def main():
     options = parser.parse_args()
     if not (options.all or options.only):
         parser.error("say --all or --only REGEX")
-    modes = options.mode or list(MODES)
+    modes = options.mode or list(AVAILABLE)
     ways = options.way or list(WAYS)
     options.rows.parent.mkdir(parents=True, exist_ok=True)
     options.rows.unlink(missing_ok=True)

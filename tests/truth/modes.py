@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 import amp_tf
+from amp_tf.oplists.hardware import Hardware
 from amp_tf.oplists.table import CLEAR, INFER, ROWS
 
 
@@ -36,6 +37,12 @@ MODES = {
     "float16": Mode("float16", "float16", 2.0**-11),
     "auto": Mode("auto", "bfloat16", 2.0**-8),
 }
+_CPU = Hardware.detect_cpu()
+#: Whether TensorFlow multiplies bfloat16 on this CPU. On others float32 computes the products of
+#: bfloat16, and ``auto`` converts nothing.
+MULTIPLIES_BF16 = _CPU.cpu_has_bf16 and _CPU.has_onednn
+#: The modes that convert on this CPU.
+AVAILABLE = tuple(mode for mode in MODES if mode != "auto" or MULTIPLIES_BF16)
 
 
 def ideal_config(precision):
