@@ -103,7 +103,8 @@ def _read_arrays(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
     if Path(path).is_file():
         files.check_unpacked(path)
     try:
-        with open_regular(path) as opened, np.load(opened, allow_pickle=False) as file:
+        with open_regular(path) as opened:
+            file = np.load(opened, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("it holds one array, without a name")
             arrays = {name: file[name] for name in file.files}

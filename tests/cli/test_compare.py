@@ -87,6 +87,7 @@ def wrong_files(tmp_path, monkeypatch):
     (tmp_path / "empty.npz").write_bytes(b"")
     (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04 cut off")
     (tmp_path / "text.npz").write_bytes(b"no arrays")
+    np.save("one.npy", np.ones(3))
     np.savez("z.npz", z=np.ones(3))
     np.savez("wide.npz", x=np.ones((2, 5), np.float32))
     np.savez("words.npz", x=np.full((2, 6), "a"))
@@ -103,6 +104,7 @@ def wrong_files(tmp_path, monkeypatch):
         ("--inputs empty.npz", "empty.npz: cannot be read ("),
         ("--inputs cut.npz", "cut.npz: cannot be read ("),
         ("--inputs text.npz", "text.npz: cannot be read ("),
+        ("--inputs one.npy", "one.npy: cannot be read (it holds one array, without a name)."),
         (
             "--inputs z.npz",
             "expected the arrays x, got z. Write it with numpy.savez('inputs.npz', x=…).",
