@@ -15,9 +15,9 @@ called; the latest trace decides, as in meta-learning. A trace that writes a mar
 it without scaling. A loop that scales its loss by hand gets the warning, too, and an eager update
 is not noticed. The Python functions of the ops that write variables are wrapped.
 
-*Graphs that were built before amp_tf was on*, and concrete functions, cannot be given a scale. One
-warning says so when they run. What ``tf.function`` traced before is traced anew
-(:mod:`amp_tf.hooks.scope`).
+*Graphs that were built before amp_tf was on*, or in another program, and concrete functions, cannot
+be given a scale. One warning says so when they train without one. What ``tf.function`` traced
+before is traced anew (:mod:`amp_tf.hooks.scope`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def install(patches: Patches) -> None:
     Idempotent.
     """
     internals.TF1_SESSION_CLOSES.patch(patches, look_and_close)
-    internals.RUN_GRAPH.surround(patches, _run)
+    internals.RUN_FUNCTION.surround(patches, _run_function)
+    internals.RUN_FETCHES.surround(patches, _run_fetches)
+    internals.RUN_NAMES.surround(patches, _run_names)
     internals.TF1_OPTIMIZER.surround(patches, _init)
     internals.TF1_GRADIENTS.patch(patches, _call)
     internals.TF1_WRAPPER.surround(patches, _remember_wrapped)
@@ -320,23 +322,48 @@ def _write(call: Any) -> Any:
     return call()
 
 
-def _run(call: Any) -> Any:
-    """Warns once if a graph runs whose gradients were taken before amp_tf was on."""
-    if _BUILT_BEFORE not in state.current().warned:
-        with surviving("running a graph"):
-            graph = call.args[0].graph  # of a session or a concrete function
-            if gradients.were_taken_before(graph) and runs_in_float16():
-                notices.warn_once(
-                    _BUILT_BEFORE,
-                    "its gradients were taken before amp_tf was turned on, so its loss is not "
-                    "scaled, and small gradients are lost where it runs in float16",
-                    where=_describe([graph]),
-                    fix=(
-                        "Turn amp_tf on first, and build the graph, or get the concrete function, "
-                        f"after that. {_NO_SCALING}"
-                    ),
-                )
+def _run_function(call: Any) -> Any:
+    graph = call.args[0].graph
+    _look_at_run(graph, lambda: [*_ops_of(graph.outputs), *graph.control_outputs])
     return call()
+
+
+def _run_fetches(call: Any) -> None:
+    """Looks at what a session was asked for, in any form."""
+    call()
+    handler, graph, *_ = call.args
+    _look_at_run(graph, lambda: [*_ops_of(handler.fetches()), *handler.targets()])
+
+
+def _run_names(call: Any) -> Any:
+    session, options = call.args
+    names = [*options.target, *(name.partition(":")[0] for name in options.fetch)]
+    graph = session.graph
+    _look_at_run(graph, lambda: map(graph.get_operation_by_name, names))
+    return call()
+
+
+def _ops_of(tensors: Iterable[Any]) -> list[Any]:
+    return [tensor.op for tensor in tensors]
+
+
+def _look_at_run(graph: Any, ops: Callable[[], Iterable[Any]]) -> None:
+    """Warns once if ops that run train by gradients that were taken before amp_tf was on."""
+    if _BUILT_BEFORE in state.current().warned:
+        return
+    with surviving("running a graph"):
+        if gradients.train_unscaled(graph, ops) and runs_in_float16():
+            notices.warn_once(
+                _BUILT_BEFORE,
+                "it trains by gradients that were taken before amp_tf was turned on, or in another "
+                "program. Their loss is not scaled, so small gradients are lost where it runs in "
+                "float16",
+                where=_describe([graph]),
+                fix=(
+                    "Turn amp_tf on first, and build the graph, or get the concrete function, "
+                    f"after that. {_NO_SCALING}"
+                ),
+            )
 
 
 def _warn_of_loop() -> None:
