@@ -482,6 +482,11 @@ READ = (
     ),
     # Loss scaling.
     Internal(
+        "tensorflow.python.ops.resource_variable_ops: BaseResourceVariable._is_initialized_op",
+        "save a session that has not initialized the loss scale",
+        "programs that initialize only their own variables save nothing, after one warning",
+    ),
+    Internal(
         "tensorflow.python.training.saver: Saver._var_list",
         "restore checkpoints of a run without loss scaling",
         "TF1's programs cannot restore them, after one warning",

@@ -72,7 +72,7 @@ def install(patches: Patches) -> None:
     internals.TF1_GRADIENTS.patch(patches, _call)
     internals.TF1_WRAPPER.surround(patches, _remember_wrapped)
     internals.TF1_SAVER.patch(patches, _restore)
-    internals.TF1_SAVES.patch(patches, _save)
+    internals.TF1_SAVES.surround(patches, _save)
     gradients.watch(patches, _note_sources)
     internals.WRITE_VARIABLES.surround(patches, _write)
 
@@ -205,27 +205,30 @@ def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
     return None
 
 
-def _save(save: Any, saver: Any, /, sess: Any, *args: Any, **kwargs: Any) -> Any:
+def _save(call: Any) -> Any:
     """Saves a session, whose program may have initialized no variables but its own."""
-    try:
-        return save(saver, sess, *args, **kwargs)
-    except tf.errors.FailedPreconditionError:
-        if sess is None:
-            raise
-        with surviving("tf.compat.v1.train.Saver.save"):
-            _initialize_scales(sess)
-    return save(saver, sess, *args, **kwargs)
+    _, *given = call.args
+    session = call.keywords.get("sess", given and given[0])
+    if session:  # in eager code there is none
+        # Saving meets the errors of the session itself, such as that it is closed.
+        of_session = contextlib.suppress(RuntimeError, tf.errors.OpError)
+        with surviving("tf.compat.v1.train.Saver.save"), of_session:
+            _initialize_scales(session)
+    return call()
 
 
 def _initialize_scales(session: Any) -> None:
     """Gives the loss scales of a session their initial values, if it has not initialized them."""
+    variables: list[Any] = []
     for wrapper in getattr(session.graph, _WATCHED, {}):
         memory = wrapper._scaler.memory
         for variable in (memory.scale, *memory.counters):
-            try:
-                session.run(variable)
-            except tf.errors.FailedPreconditionError:
-                session.run(variable.initializer)
+            variables += getattr(variable, "values", None) or [variable]
+    # Adds nothing to the graph, which a MonitoredSession has finalized.
+    are_ready = session.run([variable._is_initialized_op for variable in variables])
+    for variable, is_ready in zip(variables, are_ready, strict=True):
+        if not is_ready:
+            session.run(variable.initializer)
 
 
 def _without_scale(saver: Any, graph: Any, save_path: Any) -> list[tuple[str, Any]]:
