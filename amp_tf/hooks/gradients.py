@@ -8,8 +8,8 @@ of gradients are not found: those that a variable accumulated, those that a func
 arguments, and what eager code computes from a gradient.
 
 A graph in which gradients were taken before it was watched, or in another program, is told by its
-ops, once: at the next gradient, or when somebody asks. What of it is run tells whether variables
-are trained. Who scales losses, in whatever library, asks whether gradients are finite.
+ops, once: at the next gradient, or when somebody asks. The ops that run tell whether variables are
+trained. A step that scales its loss, in any library, asks whether gradients are finite.
 """
 
 from __future__ import annotations
