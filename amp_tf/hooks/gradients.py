@@ -7,14 +7,16 @@ followed, so what counts right predictions is no gradient, not even in meta-lear
 of gradients are not found: those that a variable accumulated, those that a function takes as
 arguments, and what eager code computes from a gradient.
 
-A graph in which gradients were taken before it was watched is told by its ops, once: at the next
-gradient, or when somebody asks.
+A graph in which gradients were taken before it was watched, or in another program, is told by its
+ops, once: at the next gradient, or when somebody asks. The ops that run tell whether variables are
+trained. A step that scales its loss, in any library, asks whether gradients are finite.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -23,12 +25,16 @@ from amp_tf.hooks import internals
 from amp_tf.hooks.patches import Patches
 from amp_tf.loss_scaling.calls import places
 from amp_tf.loss_scaling.finite import values_of
+from amp_tf.oplists.table import FINITE_TESTS, HARMLESS
 
 # An attribute of a tensor: whether it is a gradient of a variable; none if that is not known.
 _MARK = "_amp_tf_is_gradient"
 # An attribute of a graph: whether it had gradients when it was looked at first.
 _HAD_GRADIENTS = "_amp_tf_had_gradients"
-_OF_TAPE = "gradient_tape/"  #: TensorFlow's scope of what a tape's gradient computes
+# An attribute of a graph: ops that were run, each with whether it trains unscaled.
+_JUDGED = "_amp_tf_is_judged"
+#: TensorFlow's scopes of what computes gradients, by a tape and by ``tf.gradients``
+_SCOPES = re.compile(r"(^|/)(gradient_tape|gradients(_\d+)?)/")
 
 
 def watch(patches: Patches, listen: Callable[[Any, Any], None]) -> None:
@@ -42,16 +48,65 @@ def watch(patches: Patches, listen: Callable[[Any, Any], None]) -> None:
 
 
 def were_taken_before(graph: Any) -> bool:
-    """Tells whether gradients were taken in a graph before anything watched."""
+    """Tells whether gradients were taken in a graph before anything watched, and marks them."""
     if not hasattr(graph, _HAD_GRADIENTS):
-        setattr(graph, _HAD_GRADIENTS, any(map(_is_backward, graph.get_operations())))
+        backward = list(filter(_is_backward, _run_by(graph.get_operations())))
+        for op in backward:
+            for tensor in op.outputs:
+                setattr(tensor, _MARK, True)
+        setattr(graph, _HAD_GRADIENTS, bool(backward))
     had: bool = getattr(graph, _HAD_GRADIENTS)
     return had
 
 
+def train_unscaled(graph: Any, ops: Callable[[], Iterable[Any]]) -> bool:
+    """Tells whether some ops, once run, train variables by gradients of a loss that is not scaled.
+
+    Only gradients count that were taken before anything watched. Each op is judged once.
+    """
+    if not were_taken_before(graph):
+        return False
+    judged = getattr(graph, _JUDGED, {})
+    asked = list(ops())
+    new = [op for op in asked if op not in judged]
+    run = _run_by(new)
+    is_scaled = any(op.type in FINITE_TESTS for op in run)
+    judged |= dict.fromkeys(new, not is_scaled and any(map(_trains, run)))
+    setattr(graph, _JUDGED, judged)
+    return any(judged[op] for op in asked)
+
+
+def _run_by(ops: Iterable[Any]) -> list[Any]:
+    """Returns the ops that run with some ops, those of functions included.
+
+    Functions whose gradients were watched are left out.
+    """
+    found = dict.fromkeys(ops)
+    unvisited = list(found)
+    while unvisited:
+        op = unvisited.pop()
+        needed = [tensor.op for tensor in op.inputs]
+        needed += op.control_inputs
+        for graph in _called_by(op):
+            if getattr(graph, _HAD_GRADIENTS, True):
+                needed += graph.get_operations()
+        for other in needed:
+            if other not in found:
+                found[other] = None
+                unvisited.append(other)
+    return list(found)
+
+
+def _trains(op: Any) -> bool:
+    """Tells whether an op writes a variable by a gradient."""
+    if op.type in HARMLESS or not any(map(_is_handle, op.inputs)) or [*_called_by(op)]:
+        return False
+    return any(is_gradient(tensor) for tensor in op.inputs if not _is_handle(tensor))
+
+
 def _is_backward(op: Any) -> bool:
     """Tells whether an op belongs to a gradient, by ``tf.gradients`` or by a tape."""
-    return getattr(op, "_original_op", None) is not None or _OF_TAPE in op.name
+    return getattr(op, "_original_op", None) is not None or bool(_SCOPES.search(op.name))
 
 
 def _take(listen: Callable[[Any, Any], None], place: int, call: Any) -> Any:
@@ -71,10 +126,8 @@ def handles(source: Any) -> Iterator[Any]:
 
     It may be one of Keras, too.
     """
-    if isinstance(source, tf.Tensor):
-        dtype = source.dtype
-        if dtype == tf.resource or dtype._is_ref_dtype:
-            yield source
+    if isinstance(source, tf.Tensor) and _is_handle(source):
+        yield source
     variable = source
     if not isinstance(source, tf.Variable):
         variable = getattr(source, "value", None)
@@ -85,6 +138,10 @@ def handles(source: Any) -> Iterator[Any]:
             yield part.handle
         else:  # TF1's have none
             yield part._ref()
+
+
+def _is_handle(tensor: Any) -> bool:
+    return bool(tensor.dtype == tf.resource or tensor.dtype._is_ref_dtype)
 
 
 def mark(sources: Any, gradients: Any) -> None:

@@ -356,10 +356,19 @@ TF1_SAVES = Internal(
     "save a session that has not initialized the loss scale",
     _UNSCALED,
 )
-RUN_GRAPH = Internal(
-    "tensorflow.python.client.session: BaseSession._extend_graph; "
+RUN_FUNCTION = Internal(
     "tensorflow.python.eager.polymorphic_function.concrete_function: ConcreteFunction.__call__",
     "warn of gradients that were taken before amp_tf was on",
+    "there is no such warning",
+)
+RUN_FETCHES = Internal(
+    "tensorflow.python.client.session: _FetchHandler.__init__",
+    "know what a session runs, and warn of gradients that were taken before amp_tf was on",
+    "there is no such warning",
+)
+RUN_NAMES = Internal(
+    "tensorflow.python.client.session: BaseSession._make_callable_from_options",
+    "know what a session runs, and warn of gradients that were taken before amp_tf was on",
     "there is no such warning",
 )
 GRADIENTS_BY_TAPE = Internal(
@@ -472,6 +481,11 @@ READ = (
         _NOT_COMPARED,
     ),
     # Loss scaling.
+    Internal(
+        "tensorflow.python.ops.resource_variable_ops: BaseResourceVariable._is_initialized_op",
+        "save a session that has not initialized the loss scale",
+        "programs that initialize only their own variables save nothing, after one warning",
+    ),
     Internal(
         "tensorflow.python.training.saver: Saver._var_list",
         "restore checkpoints of a run without loss scaling",

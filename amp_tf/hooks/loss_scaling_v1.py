@@ -15,9 +15,9 @@ called; the latest trace decides, as in meta-learning. A trace that writes a mar
 it without scaling. A loop that scales its loss by hand gets the warning, too, and an eager update
 is not noticed. The Python functions of the ops that write variables are wrapped.
 
-*Graphs that were built before amp_tf was on*, and concrete functions, cannot be given a scale. One
-warning says so when they run. A ``tf.function`` that was traced before is traced anew
-(:mod:`amp_tf.hooks.scope`).
+*Graphs that were built before amp_tf was on*, or in another program, and concrete functions, cannot
+be given a scale. One warning says so when they train without one. A ``tf.function`` that was traced
+before is traced anew (:mod:`amp_tf.hooks.scope`).
 """
 
 from __future__ import annotations
@@ -65,12 +65,14 @@ def install(patches: Patches) -> None:
     Idempotent.
     """
     internals.TF1_SESSION_CLOSES.patch(patches, look_and_close)
-    internals.RUN_GRAPH.surround(patches, _run)
+    internals.RUN_FUNCTION.surround(patches, _run_function)
+    internals.RUN_FETCHES.surround(patches, _run_fetches)
+    internals.RUN_NAMES.surround(patches, _run_names)
     internals.TF1_OPTIMIZER.surround(patches, _init)
     internals.TF1_GRADIENTS.patch(patches, _call)
     internals.TF1_WRAPPER.surround(patches, _remember_wrapped)
     internals.TF1_SAVER.patch(patches, _restore)
-    internals.TF1_SAVES.patch(patches, _save)
+    internals.TF1_SAVES.surround(patches, _save)
     gradients.watch(patches, _note_sources)
     internals.WRITE_VARIABLES.surround(patches, _write)
 
@@ -203,27 +205,30 @@ def _restore(restore: Any, saver: Any, /, sess: Any, save_path: Any) -> Any:
     return None
 
 
-def _save(save: Any, saver: Any, /, sess: Any, *args: Any, **kwargs: Any) -> Any:
+def _save(call: Any) -> Any:
     """Saves a session, whose program may have initialized no variables but its own."""
-    try:
-        return save(saver, sess, *args, **kwargs)
-    except tf.errors.FailedPreconditionError:
-        if sess is None:
-            raise
-        with surviving("tf.compat.v1.train.Saver.save"):
-            _initialize_scales(sess)
-    return save(saver, sess, *args, **kwargs)
+    _, *given = call.args
+    session = call.keywords.get("sess", given and given[0])
+    if session:  # in eager code there is none
+        # Saving meets the errors of the session itself, such as that it is closed.
+        of_session = contextlib.suppress(RuntimeError, tf.errors.OpError)
+        with surviving("tf.compat.v1.train.Saver.save"), of_session:
+            _initialize_scales(session)
+    return call()
 
 
 def _initialize_scales(session: Any) -> None:
     """Gives the loss scales of a session their initial values, if it has not initialized them."""
+    variables: list[Any] = []
     for wrapper in getattr(session.graph, _WATCHED, {}):
         memory = wrapper._scaler.memory
         for variable in (memory.scale, *memory.counters):
-            try:
-                session.run(variable)
-            except tf.errors.FailedPreconditionError:
-                session.run(variable.initializer)
+            variables += getattr(variable, "values", None) or [variable]
+    # Adds nothing to the graph, which a MonitoredSession has finalized.
+    are_ready = session.run([variable._is_initialized_op for variable in variables])
+    for variable, is_ready in zip(variables, are_ready, strict=True):
+        if not is_ready:
+            session.run(variable.initializer)
 
 
 def _without_scale(saver: Any, graph: Any, save_path: Any) -> list[tuple[str, Any]]:
@@ -320,23 +325,48 @@ def _write(call: Any) -> Any:
     return call()
 
 
-def _run(call: Any) -> Any:
-    """Warns once if a graph runs whose gradients were taken before amp_tf was on."""
-    if _BUILT_BEFORE not in state.current().warned:
-        with surviving("running a graph"):
-            graph = call.args[0].graph  # of a session or a concrete function
-            if gradients.were_taken_before(graph) and runs_in_float16():
-                notices.warn_once(
-                    _BUILT_BEFORE,
-                    "its gradients were taken before amp_tf was turned on, so its loss is not "
-                    "scaled, and small gradients are lost where it runs in float16",
-                    where=_describe([graph]),
-                    fix=(
-                        "Turn amp_tf on first, and build the graph, or get the concrete function, "
-                        f"after that. {_NO_SCALING}"
-                    ),
-                )
+def _run_function(call: Any) -> Any:
+    graph = call.args[0].graph
+    _look_at_run(graph, lambda: [*_ops_of(graph.outputs), *graph.control_outputs])
     return call()
+
+
+def _run_fetches(call: Any) -> None:
+    """Looks at what a session was asked for, in any form."""
+    call()
+    handler, graph, *_ = call.args
+    _look_at_run(graph, lambda: [*_ops_of(handler.fetches()), *handler.targets()])
+
+
+def _run_names(call: Any) -> Any:
+    session, options = call.args
+    names = [*options.target, *(name.partition(":")[0] for name in options.fetch)]
+    graph = session.graph
+    _look_at_run(graph, lambda: map(graph.get_operation_by_name, names))
+    return call()
+
+
+def _ops_of(tensors: Iterable[Any]) -> list[Any]:
+    return [tensor.op for tensor in tensors]
+
+
+def _look_at_run(graph: Any, ops: Callable[[], Iterable[Any]]) -> None:
+    """Warns once if ops that run train by gradients that were taken before amp_tf was on."""
+    if _BUILT_BEFORE in state.current().warned:
+        return
+    with surviving("running a graph"):
+        if gradients.train_unscaled(graph, ops) and runs_in_float16():
+            notices.warn_once(
+                _BUILT_BEFORE,
+                "it trains by gradients that were taken before amp_tf was turned on, or in another "
+                "program. Their loss is not scaled, so small gradients are lost where it runs in "
+                "float16",
+                where=_describe([graph]),
+                fix=(
+                    "Turn amp_tf on first, and build the graph, or get the concrete function, "
+                    f"after that. {_NO_SCALING}"
+                ),
+            )
 
 
 def _warn_of_loop() -> None:

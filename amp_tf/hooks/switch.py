@@ -100,6 +100,7 @@ HOOKS: tuple[Hook, ...] = (
 EVERYTHING = Switches(graph_rewrite=True, loss_scaling=True)
 BY_CALL = "amp_tf is off: amp_tf.disable() was called"
 BY_HANDLE = "amp_tf is off: the handle of amp_tf.enable() was uninstalled, or its with block ended"
+BY_INTERRUPT = "amp_tf is off: turning it on was interrupted"
 BY_VARIABLE = f"amp_tf is off: {DISABLE_VAR} is set"
 _EXIT_WAIT_MS = 10_000
 _NAMES = frozenset(row.name for row in ENV_VARS)
@@ -201,6 +202,19 @@ def _turn_off(reason: str) -> None:
 
 
 def _turn_on(stack: list[Handle]) -> None:
+    """Puts the last settings of a stack in force; if that is interrupted, what was before is."""
+    before = current().stack
+    try:
+        _put_in_force(stack)
+    except BaseException:
+        if before:
+            _put_in_force(before)
+        else:
+            _turn_off(BY_INTERRUPT)
+        raise
+
+
+def _put_in_force(stack: list[Handle]) -> None:
     wanted = stack[-1]._switches
     active = _active()
     if active is not None and active._switches != wanted:

@@ -198,7 +198,8 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
             trainable_variables = list(trainable_variables)
         # The inner optimizer may have been built before it was wrapped.
         if inner.built or trainable_variables is not None:
-            self.build(trainable_variables or ())
+            with keras.name_scope(inner.name, caller=inner):  # as its own first step does
+                self.build(trainable_variables or ())
         where = f"optimizer '{inner.name}'"
         if not self._scaler.decides(where) or not self.built:
             with scaled_step(), replicas.sums_of_one(_parts_of(inner), _SUM):

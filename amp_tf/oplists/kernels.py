@@ -5,7 +5,9 @@ device type is equal (or the kernel serves every device), the kernel's label is 
 every constrained attribute has only types that the kernel allows.
 
 A TensorFlow build without any kernel for a device type (a GPU target on a CPU build) does not know
-their availability, so it is assumed. Kernels are looked up when a graph needs them.
+their availability, so it is assumed. Kernels are looked up when a graph needs them. As that takes
+5 ms, those of an op are remembered; that it has none is not, because a program may load their
+library after its first graph.
 
 The registry knows types alone. On CPUs, oneDNN computes most of float32, and most of bfloat16 if
 the CPU has AVX-512. TensorFlow's own kernels (Eigen's) compute the rest. When they run, they refuse
@@ -128,7 +130,6 @@ def _is_real(op: str, data_type: int) -> bool:
         return False
 
 
-@functools.lru_cache(maxsize=8192)
 def kernels_of(op: str, device_type: str) -> tuple[Mapping[str, frozenset[int]], ...]:
     """Looks up the kernels of an op for a device type.
 
@@ -136,6 +137,15 @@ def kernels_of(op: str, device_type: str) -> tuple[Mapping[str, frozenset[int]],
         For each kernel, the types that it allows for each attribute that it constrains. Kernels
         with a label are left out, because nodes choose these by name.
     """
+    try:
+        return _look_up(op, device_type)
+    except LookupError:
+        return ()
+
+
+@functools.lru_cache(maxsize=8192)
+def _look_up(op: str, device_type: str) -> tuple[Mapping[str, frozenset[int]], ...]:
+    """Returns the kernels of an op; a LookupError, which no cache remembers, if it has none."""
     from tensorflow.python.framework import kernels
 
     found = []
@@ -148,12 +158,20 @@ def kernels_of(op: str, device_type: str) -> tuple[Mapping[str, frozenset[int]],
             if limit.allowed_values.list.type:
                 allowed[limit.name] = frozenset(limit.allowed_values.list.type)
         found.append(allowed)
+    if not found:
+        raise LookupError(op)
     return tuple(found)
 
 
+@functools.cache
 def is_known(device_type: str) -> bool:
     """Returns True if this TensorFlow has any kernels for the device type."""
     return device_type == "CPU" or bool(kernels_of("MatMul", device_type))
+
+
+def has_any(op: str, device_type: str) -> bool:
+    """Returns True if the op has any kernel by now, or the device type is not known."""
+    return not is_known(device_type) or bool(kernels_of(op, device_type))
 
 
 def has_kernel(op: str, device_type: str, types: Mapping[str, Sequence[int]]) -> bool:

@@ -279,6 +279,8 @@ def find_convertible(
             elif target.device_type == CPU_DEVICE and signature.op in target.rounded:
                 # Each op on the lists has a float32 kernel, which may compute the 16-bit type.
                 runs = True
+            elif not kernels.has_any(signature.op, target.device_type):
+                runs = False
             types = tuple(view.dtypes[view.base[node] : view.base[node + 1]])
             asked = (target.device_type, target.precision.data_type, together, runs)
             answers += _answers(signature, types, *asked)

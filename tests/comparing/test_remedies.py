@@ -59,6 +59,60 @@ def test_what_goes_wrong_in_another_batch_than_the_one_that_is_judged_is_found_t
     assert mended.is_healthy
 
 
+def _normalizing(x, y):
+    """Six layers whose statistics are of three rows: their gradients are chaotic."""
+    weights = [tf.constant(normal(seed, 32, 32) / 32**0.5) for seed in range(6)]
+    scales = [tf.ones(32) for _ in weights]
+    with tf.GradientTape() as tape:
+        tape.watch(scales)
+        for weight, scale in zip(weights, scales, strict=True):
+            x = tf.matmul(x, weight)
+            mean, variance = tf.nn.moments(x, [0])
+            x = tf.nn.relu((x - mean) * tf.math.rsqrt(variance + 1e-3) * scale)
+        loss = tf.reduce_mean(tf.square(x - y))
+    return {f"gamma_{n}": one for n, one in enumerate(tape.gradient(loss, scales))}
+
+
+def _cancelling(z):
+    one = normal(5, 32, 32)
+    other = one + 1e-3 * normal(6, 32, 32)
+    return tf.matmul(z, one, name="one") - tf.matmul(z, other, name="two")
+
+
+_FEW = [(normal(seed, 3, 32), normal(seed + 50, 3, 32)) for seed in (10, 11)]
+_BF16 = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
+
+
+def test_nothing_is_tried_for_what_the_ideal_program_loses_too():
+    told = []
+    found = amp_tf.compare(_normalizing, _FEW, _BF16, progress=told.append)
+    wrong = [output for output in found.outputs if not output.is_good]
+    assert wrong
+    assert all(output.ratio < 2 < 4 * output.ideal for output in wrong), found.outputs
+    assert not any("trial" in words for words in told)
+    assert found.patterns == ()
+    assert sorted(found.inherent) == sorted(output.title for output in wrong)
+    advice = str(found).splitlines()[-1]
+    assert advice.startswith(f"The rounding of products alone puts {len(wrong)} outputs as far off")
+    assert "No setting fixes it" not in str(found)
+
+
+def test_products_that_cancel_are_mended_beside_what_the_ideal_program_loses():
+    """The ideal program loses the difference as well, but two products in float32 mend it."""
+    both = [(*batch, normal(seed, 16, 32)) for seed, batch in enumerate(_FEW, 20)]
+
+    def step(x, y, z):
+        return {**_normalizing(x, y), "difference": _cancelling(z)}
+
+    found = amp_tf.compare(step, both, _BF16)
+    assert "result difference" in [output.title for output in found.outputs if output.is_inherent]
+    assert found.patterns == ("node:one", "node:two")
+    assert found.inherent
+    assert "result difference" not in found.inherent
+    assert f"fixes all outputs but {len(found.inherent)}; 2 of " in str(found)
+    assert amp_tf.Comparison.of_plain(found.to_plain()) == found
+
+
 def test_what_goes_wrong_inside_of_a_loop_which_is_not_looked_at_is_mended_by_its_layer():
     def looping(x):
         w = tf.constant(normal(5, 6, 6))

@@ -21,9 +21,9 @@ def steps_of(block):
 SEEDS = {
     "matrices": (258, 306, *range(6)),
     "convolutions": tuple(range(24)),
-    "reads": tuple(
-        range(6, 18)
-    ),  # the first showed a read that did not wait for a write before its loop
+    # The first showed a read that did not wait for a write before its loop. In the last, 40
+    # products add up what kernels without rounding lose.
+    "reads": (*range(6, 18), 9300046),
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from amp_tf import config
 from amp_tf.hooks import state as process_state
-from amp_tf.hooks import switch
+from amp_tf.hooks import switch, workers
 from amp_tf.hooks.patches import Patches
 from tests.hooks import running
 
@@ -146,6 +146,35 @@ def test_a_handle_restores_what_was_on_before():
     switch.disable()
     first.uninstall()
     assert what_is_on() is None
+
+
+@pytest.mark.usefixtures("off_afterwards")
+@pytest.mark.parametrize("was_on", [False, True])
+def test_an_interrupt_while_it_is_turned_on_leaves_what_was_before(was_on, monkeypatch):
+    """Ctrl-C comes between two hooks, as in a notebook, which goes on."""
+    importlib.import_module("tensorflow")
+    switch.disable()
+    before = config.Switches()
+    if was_on:
+        below = switch.enable(precision="bfloat16")
+        before = process_state.current().switches
+
+    def interrupted(patches):
+        if process_state.settings().precision == "float16":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(workers, "install", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            switch.enable(precision="float16")
+    state = process_state.current()
+    assert switch.is_enabled() is was_on
+    assert state.switches == before
+    assert bool(process_state.patches("amp_tf.hooks.xla")) is was_on
+    assert state.off == ("" if was_on else switch.BY_INTERRUPT)
+    if was_on:
+        assert state.stack == [below]
+        assert process_state.settings().precision == "bfloat16"
 
 
 @pytest.mark.usefixtures("off_afterwards")

@@ -4,6 +4,7 @@ at hand.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import json
 import os
@@ -18,12 +19,14 @@ from tensorflow.python.framework import kernels as registered
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.util import _pywrap_kernel_registry
 
+from amp_tf.hooks import native
 from amp_tf.oplists import kernels
 from amp_tf.oplists.kernels import has_kernel, is_known, kernels_of
 from amp_tf.oplists.table import KERNELS_DECIDE, ROWS
 from tests import as_cpu, processes
 from tests.oplists import kernel_probe
 from tests.oplists.kernel_probe import DIFFERS, FAILS_IN_FLOAT32, REFUSES, TYPES
+from tests.painting.painted import painted
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = kernel_probe.cases()
@@ -227,3 +230,32 @@ def mixtures(op):
         for attr in first:
             yield {**first, attr: (number,)}
         yield dict.fromkeys(first, (number,))
+
+
+def test_a_kernel_of_a_library_that_is_loaded_later_is_found():
+    """TensorFlow's C interface registers one for an op that has none on CPUs."""
+    op = "NcclBroadcast"
+    text = f"""
+        x = Placeholder()
+        a = MatMul(x, x)
+        b = {op}(a) shape=[]
+        c = MatMul(b, b)
+    """
+    assert not has_kernel(op, "CPU", {"T": [BFLOAT16]})
+    assert painted(text, infer_add=(op,)).f16 == "a c"
+    register_kernel(op)
+    assert has_kernel(op, "CPU", {"T": [BFLOAT16]})
+    assert painted(text, infer_add=(op,)).f16 == "a b c"
+
+
+def register_kernel(op):
+    """Registers a kernel for CPUs and all types, which must never run."""
+    library = native.tensorflow_library()
+    library.TF_NewKernelBuilder.restype = ctypes.c_void_p
+    library.TF_NewStatus.restype = ctypes.c_void_p
+    never = ctypes.CFUNCTYPE(None)()
+    builder = library.TF_NewKernelBuilder(op.encode(), b"CPU", never, never, never)
+    status = library.TF_NewStatus()
+    library.TF_RegisterKernelBuilder(
+        f"{op} of a test".encode(), ctypes.c_void_p(builder), ctypes.c_void_p(status)
+    )

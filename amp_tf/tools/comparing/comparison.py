@@ -36,10 +36,12 @@ class Comparison:
     #: where it goes wrong, the largest errors first; empty if the model is healthy
     findings: tuple[Finding, ...] = ()
     #: for ``AmpConfig.keep_float32``, those of the settings first: with these all outputs were good
-    #: on all batches; empty if no such patterns were found
+    #: on all batches, but for inherent ones; empty if no such patterns were found
     patterns: Patterns = ()
     products: int = 0  #: matrix products and convolutions in 16 bit, from which the speed comes
     products_kept: int = 0  #: how many of them would stay in float32 with the patterns
+    #: titles of outputs that stay wrong because the ideal program is as far off
+    inherent: tuple[str, ...] = ()
     is_cut: bool = False  #: whether the user interrupted the search for patterns
     notes: tuple[str, ...] = ()  #: further notes
     #: what to do before anything else, such as to scale the loss; empty for nothing
@@ -52,7 +54,7 @@ class Comparison:
 
     @property
     def has_fix(self) -> bool:
-        """Tells whether patterns were found that fix all outputs."""
+        """Tells whether patterns were found that fix all outputs but inherent ones."""
         return bool(self.patterns) and not self.is_healthy
 
     @property
@@ -79,7 +81,10 @@ class Comparison:
         price = f"{self.products_kept} of {self.products} products in float32"
         if self.products_kept == self.products:
             price += ", so that 16 bit gains nothing"
-        return f"fixes all outputs; {price}"
+        fixed = "all outputs"
+        if self.inherent:
+            fixed = f"all outputs but {len(self.inherent)}"
+        return f"fixes {fixed}; {price}"
 
     def to_plain(self) -> Row:
         """Returns the comparison as plain data, for another process of the same amp_tf."""
@@ -91,7 +96,7 @@ class Comparison:
         parts = {**plain, "precision": Precision(plain["precision"])}
         for field, kind in (("outputs", Output), ("nodes", NodeError), ("findings", Finding)):
             parts[field] = tuple(kind(**row) for row in plain[field])
-        for field in ("patterns", "notes"):
+        for field in ("patterns", "inherent", "notes"):
             parts[field] = tuple(plain[field])
         return cls(**parts)
 
@@ -210,10 +215,23 @@ class Comparison:
         """Names the setting to write, unless something else has to be done first."""
         if self.headline:
             return []
-        if self.has_fix:
-            return ["", f"What to write ({self.worth}):", f"  {self.line}"]
         if self.is_cut:
             return ["", "It was interrupted before a setting was found that fixes it."]
-        name = self.precision.value
-        outputs = f"some outputs stay wrong even with every {name} node in float32"
-        return ["", f"No setting fixes it: {outputs}."]
+        lines = []
+        if self.has_fix:
+            lines += ["", f"What to write ({self.worth}):", f"  {self.line}"]
+        if self.inherent:
+            count = plural(len(self.inherent), "output")
+            lines += [
+                "",
+                f"The rounding of products alone puts {count} as far off (the column products), "
+                "as happens with random weights or few examples. No setting but float32 products "
+                "fixes that. Compare trained weights with larger batches, or judge by a metric: "
+                "amp-tf tune",
+            ]
+        wrong = [output for output in self.outputs if not output.is_good]
+        if not self.has_fix and len(wrong) > len(self.inherent):
+            name = self.precision.value
+            outputs = f"some outputs stay wrong even with every {name} node in float32"
+            lines += ["", f"No setting fixes it: {outputs}."]
+        return lines

@@ -10,6 +10,9 @@ join it, layer by layer. A sufficient set is reduced (:mod:`amp_tf.tools.search`
 on the watched batches, it is tried on all batches before it is believed. The suspects that are left
 in it are the findings.
 
+Outputs that the ideal program loses, too, are inherent in multiplying in 16 bit. They are let go
+unless the set makes them good: if a few products cancel, their suspects do.
+
 The sufficient set that is reported is the one with the shortest text: one layer, name scope or
 loss, where that suffices and takes at most 2 % more of the products' work out of 16 bit than the
 reduced set.
@@ -33,7 +36,7 @@ from amp_tf.rewriting.pipeline import RewriteResult
 from amp_tf.tools import some
 from amp_tf.tools.comparing.flattening import Names
 from amp_tf.tools.comparing.nodes import NodeError
-from amp_tf.tools.comparing.verdicts import Output, are_good, roundoff
+from amp_tf.tools.comparing.verdicts import Output, inherent_in, roundoff
 from amp_tf.tools.comparing.work import OutputMeasurement, Work, Yardstick
 from amp_tf.tools.keeping import Patterns, any_matcher, layer_pattern
 from amp_tf.tools.search import reduce
@@ -124,6 +127,7 @@ class Search:
         self._yardstick = yardstick
         self._followers = find_followers(work.flat.graph)  # what may be fused with each product
         self._watched = tuple(yardstick.numbers)
+        self._let_go: Names = ()  # titles of outputs that may stay wrong
         self._known: dict[Any, tuple[list[Output], OutputMeasurement]] = {}
 
     def suspects(self, nodes: Sequence[NodeError]) -> list[NodeError]:
@@ -133,13 +137,12 @@ class Search:
         may be fused with a worse product is left out, because the product's pattern keeps both in
         float32.
         """
-        limit = SUSPICIOUS * roundoff(self._work.precision)
         known = []
         bad = []
         for node in nodes:
             if node.local and node.has_truth:
                 known.append(node)
-                if node.local > limit:
+                if self._is_suspicious(node):
                     bad.append(node)
         chosen: dict[Names, NodeError] = {}
         fused: set[str] = set()
@@ -151,14 +154,26 @@ class Search:
                     fused.update(self._followers.get(name, ()))
         return list(chosen.values())[:_MOST]
 
-    def find(self, suspects: Sequence[NodeError]) -> tuple[list[NodeError], Patterns]:
+    def _is_suspicious(self, node: NodeError) -> bool:
+        return (node.local or 0.0) > SUSPICIOUS * roundoff(self._work.precision)
+
+    def find(
+        self, suspects: Sequence[NodeError], outputs: Sequence[Output]
+    ) -> tuple[list[NodeError], Patterns]:
         """Returns the suspects that have to stay in float32, and the shortest patterns that hold.
 
-        With these all outputs are good on all batches, as was tried. Both are empty where not even
-        all nodes in float32 suffice.
+        With these all outputs are good on all batches, as was tried, but perhaps for inherent ones.
+        Both are empty where only these are wrong, or where not even all nodes in float32 suffice.
+
+        Args:
+            suspects: those of the judged batch.
+            outputs: as they are without patterns.
         """
+        self._let_go = inherent_in(outputs)
+        if self._are_right(outputs) and not any(map(self._is_suspicious, suspects)):
+            return [], ()
         causes = self._grow(suspects)
-        if not causes:
+        if not causes or self._are_right(outputs):
             return [], ()
         causes = self._reduced(causes)
         needed: dict[str, NodeError] = {}
@@ -185,9 +200,10 @@ class Search:
             patterns = tuple(causes)
             if not patterns:
                 break
+            outputs, measured = self._run(patterns, self._watched)
+            self._let_go = inherent_in(outputs)
             if self._holds(patterns):
                 return causes
-            _, measured = self._run(patterns, self._watched)
             rewritten = self._rewritten(patterns).graph
             nodes = self._work.measure_nodes(rewritten, measured.furthest()[0], measured.scale)
             more = self._patterns_of(self.suspects(nodes))
@@ -259,19 +275,30 @@ class Search:
             return products.share
         return products.nodes[0] / max(products.nodes[-1], 1)
 
+    def on_all_batches(self, patterns: Patterns) -> tuple[list[Output], OutputMeasurement]:
+        """Returns the outputs with some patterns, and the differences of which they were judged."""
+        return self._run(patterns, tuple(range(len(self._work.flat.batches))))
+
+    def _are_right(self, outputs: Iterable[Output]) -> bool:
+        """Tells whether all outputs are good, or inherent and let go."""
+        for output in outputs:
+            if not output.is_good and not (output.is_inherent and output.title in self._let_go):
+                return False
+        return True
+
     def _is_right(self, patterns: Patterns) -> bool:
-        """Tells whether all outputs are good on the watched batches."""
-        return are_good(self._run(patterns, self._watched)[0])
+        """Tells whether all outputs are right on the watched batches."""
+        return self._are_right(self._run(patterns, self._watched)[0])
 
     def _holds(self, patterns: Patterns) -> bool:
-        """Tells whether all outputs are good on all batches.
+        """Tells whether all outputs are right on all batches.
 
         If not, the worst batch is watched from now on.
         """
         if not self._is_right(patterns):
             return False
-        outputs, measured = self._run(patterns, tuple(range(len(self._work.flat.batches))))
-        if are_good(outputs):
+        outputs, measured = self.on_all_batches(patterns)
+        if self._are_right(outputs):
             return True
         for number in measured.furthest():
             if number not in self._watched:

@@ -24,7 +24,7 @@ from amp_tf.tools.comparing.flattening import FlatStep
 from amp_tf.tools.comparing.joining import titles_of
 from amp_tf.tools.comparing.nodes import NodeError
 from amp_tf.tools.comparing.steps import check_settings, flat_step, name_of
-from amp_tf.tools.comparing.verdicts import are_good
+from amp_tf.tools.comparing.verdicts import are_good, inherent_in
 from amp_tf.tools.comparing.work import OutputMeasurement, Work, reference_conditions
 from amp_tf.tools.progress import Progress, silent
 
@@ -122,6 +122,7 @@ def _compare(name: str, work: Work, config: AmpConfig, result: RewriteResult) ->
     products = result.report.products.nodes[0]
     patterns = tuple(config.keep_float32)
     findings: list[Finding] = []
+    inherent: tuple[str, ...] = ()
     products_kept = 0
     is_cut = False
     if not are_good(outputs):
@@ -129,8 +130,12 @@ def _compare(name: str, work: Work, config: AmpConfig, result: RewriteResult) ->
         causes = search.suspects(nodes)
         patterns = ()
         try:
-            needed, patterns = search.find(causes)
+            needed, patterns = search.find(causes, outputs)
             causes = needed or causes
+            left = outputs
+            if patterns:
+                left, _ = search.on_all_batches(patterns)
+            inherent = inherent_in(left)
         except KeyboardInterrupt:
             is_cut = True
         findings = [describe(node, precision) for node in causes]
@@ -151,6 +156,7 @@ def _compare(name: str, work: Work, config: AmpConfig, result: RewriteResult) ->
         patterns=patterns,
         products=products,
         products_kept=products_kept,
+        inherent=inherent,
         is_cut=is_cut,
         notes=tuple(_notes(work, measured, result, nodes)),
     )

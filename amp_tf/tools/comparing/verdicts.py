@@ -60,10 +60,26 @@ class Output:
         """Tells whether float32 itself has two correct digits of it."""
         return self.noise <= NO_TRUTH
 
+    @property
+    def is_inherent(self) -> bool:
+        """Tells whether it is wrong because products are rounded: the ideal program loses it, too.
+
+        An overflow is not inherent, because one product in float32 may fix it.
+        """
+        if self.is_good or self.kind == UPDATE or self.ratio > LIMIT:
+            return False
+        is_finite = math.isfinite(self.error) and math.isfinite(self.ideal)
+        return is_finite and self.ideal > _LOST.get(self.kind, LOST)
+
 
 def are_good(outputs: Iterable[Output]) -> bool:
     """Tells whether all outputs are."""
     return all(output.is_good for output in outputs)
+
+
+def inherent_in(outputs: Iterable[Output]) -> tuple[str, ...]:
+    """Returns the titles of the outputs that the ideal program loses, too."""
+    return tuple(output.title for output in outputs if output.is_inherent)
 
 
 def judge(

@@ -232,6 +232,24 @@ def test_fit_may_be_wrapped_by_a_function_that_names_no_arguments(library, monke
         }
 
 
+def test_the_variables_of_an_optimizer_are_called_as_without_a_loss_scale(library):
+    """Adafactor makes some itself, in the scope in which its first step builds it."""
+    paths = []
+    for scaling in (contextlib.nullcontext(), installed()):
+        library.backend.clear_session()
+        with scaling:
+            model = make_model(library)
+            model.compile(library.optimizers.Adafactor(0.01, name="factored"), "mse")
+            model.fit(X, Y, verbose=0)
+        optimizer = model.optimizer
+        assert is_ours(optimizer) == (len(paths) == 1)
+        if library is keras:
+            paths.append([variable.path for variable in optimizer.variables])
+        else:
+            paths.append([variable.name for variable in optimizer.variables])
+    assert paths[0] == paths[1]
+
+
 @pytest.mark.parametrize("is_scaled_first", [True, False])
 def test_a_checkpoint_holds_what_it_holds_in_float32(library, is_scaled_first, tmp_path):
     def make():

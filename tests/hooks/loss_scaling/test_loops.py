@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
 
 import amp_tf
 from amp_tf.hooks import scope
@@ -278,7 +279,10 @@ def test_an_unchanged_program_is_warned_in_float16_alone(jit, precision, warned,
     assert len([line for line in ended.warnings if WARNING in line]) == warned, ended.err
 
 
-BEFORE = "its gradients were taken before amp_tf was turned on, so its loss is not scaled"
+BEFORE = (
+    "it trains by gradients that were taken before amp_tf was turned on, or in another program. "
+    "Their loss is not scaled"
+)
 
 
 def run_a_session(by_optimizer, hooks=None):
@@ -325,6 +329,94 @@ def test_a_concrete_function_that_was_made_before_amp_tf_was_on_is_told_when_it_
         assert not log("amp_tf")
         step()
         step()
+        assert len(log(BEFORE)) == len(log("amp_tf")) == 1
+
+
+@pytest.mark.parametrize("ask", ["run", "callable", "names", "partial"])
+def test_of_a_graph_that_trains_only_what_trains_is_told(ask, log):
+    with tf.Graph().as_default():
+        weight = v1.get_variable("w", initializer=np.ones((4, 4), "float32"))
+        loss = tf.reduce_sum(tf.matmul(weight, weight))
+        seen = v1.get_variable("seen", initializer=0.0, use_resource=False)
+        (gradient,) = tf.gradients(loss, [weight])
+        count = v1.assign_add(seen, 1.0)
+        step = v1.train.MomentumOptimizer(0.1, 0.9).apply_gradients([(gradient, weight)])
+        with tf.control_dependencies([step]):
+            after = tf.identity(loss)
+
+        def run(session, *fetches):
+            if ask == "run":
+                return session.run({"all": fetches})
+            if ask == "callable":
+                return session.make_callable(list(fetches))()
+            if ask == "partial":
+                return session.partial_run_setup(list(fetches), [])
+            options = config_pb2.CallableOptions(fetch=[tensor.name for tensor in fetches])
+            return session._make_callable_from_options(options)
+
+        with installed(), v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            run(session, loss, gradient)
+            run(session, loss, count)
+            assert not log("amp_tf")
+            run(session, after)
+            run(session, after)
+            assert len(log(BEFORE)) == len(log("amp_tf")) == 1
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_graph_of_another_program_is_told_unless_its_loss_is_scaled(scaled, log):
+    with tf.Graph().as_default(), installed() if scaled else contextlib.nullcontext():
+        weight = v1.get_variable("w", initializer=np.ones((4, 4), "float32"))
+        loss = tf.reduce_sum(tf.matmul(weight, weight))
+        step = v1.train.AdamOptimizer(0.1).minimize(loss)
+        name = step.name
+        meta = v1.train.export_meta_graph()
+    with tf.Graph().as_default() as graph, installed(), v1.Session() as session:
+        v1.train.import_meta_graph(meta)
+        session.run(v1.global_variables_initializer())
+        session.run(graph.get_operation_by_name(name))
+    assert len(log(BEFORE)) == (not scaled)
+
+
+class Trained(tf.Module):
+    """A model with a step that scales its loss, one that does not, and its gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = tf.Variable(tf.ones((4, 4)))
+        self.scaler = amp_tf.LossScaler()
+
+    @tf.function
+    def scaled(self):
+        gradient = self.scaler.unscale(gradient_of(self.weight, self.scaler.scale))
+        self.scaler.step(lambda found: self.weight.assign_sub(0.1 * found), gradient)
+        return {"done": tf.constant(1)}
+
+    @tf.function
+    def bare(self):
+        by_tape(self.weight)
+        return {"done": tf.constant(1)}
+
+    @tf.function
+    def gradient(self):
+        return {"gradient": gradient_of(self.weight)}
+
+
+def test_of_the_signatures_of_a_saved_model_the_one_that_trains_unscaled_is_told(log, tmp_path):
+    module = Trained()
+    signatures = {
+        name: getattr(module, name).get_concrete_function()
+        for name in ("scaled", "gradient", "bare")
+    }
+    tf.saved_model.save(module, tmp_path, signatures)
+    with installed():
+        loaded = tf.saved_model.load(tmp_path)
+        loaded.signatures["scaled"]()
+        loaded.signatures["gradient"]()
+        loaded.scaled()
+        assert not log("amp_tf")
+        loaded.signatures["bare"]()
         assert len(log(BEFORE)) == len(log("amp_tf")) == 1
 
 
