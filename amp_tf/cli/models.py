@@ -208,7 +208,7 @@ def _errors(args: argparse.Namespace, expected: Mapping[str, Any]) -> Iterator[s
                 where=args.result,
                 fix=f"What to keep in float32: {shlex.join(_comparison(args))}",
             )
-        errors = np.abs(original - converted)[finite]
+        errors = np.abs(original[finite] - converted[finite])
         worst = np.max(errors, initial=0)
         largest = np.max(np.abs(original), initial=0, where=finite)
         relative = ""

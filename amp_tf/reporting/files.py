@@ -61,10 +61,8 @@ def save(documents: Sequence[Document], path: AnyPath, *, as_page: bool | None =
                     "print(report) shows the text"
                 ),
             )
-    content = to_json(documents)
-    if as_page:
-        content = page(documents)
-    write(path, content)
+    render = page if as_page else to_json
+    write(path, render(documents))
 
 
 def to_json(documents: Sequence[Document]) -> str:
