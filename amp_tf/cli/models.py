@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from amp_tf.cli.main import DEFAULT_SIGNATURE
+from amp_tf.cli.commands import DEFAULT_SIGNATURE
 from amp_tf.cli.options import batch_of, load_signature, read_config, read_inputs
 from amp_tf.config import WEIGHTS, AmpConfig
 from amp_tf.errors import AmpError, GraphError, first_line

@@ -330,6 +330,7 @@ def test_what_is_no_batch_size_is_refused(wrong, capsys):
     assert capsys.readouterr().err.startswith(f"amp-tf rewrite: {told}")
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_a_check_says_where_shapes_differ_and_measures_complex_outputs(tmp_path, tell):
     module = tf.Module()
     module.w = tf.Variable(np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32))
