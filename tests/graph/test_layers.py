@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from amp_tf.graph import layers
@@ -108,6 +111,24 @@ def test_the_record_is_bounded(monkeypatch):
     monkeypatch.setattr(layers, "_MOST", 3)
     record()
     assert recorded.paths() == ["shared", "lstm", "lstm/lstm_cell"]
+
+
+def test_threads_may_record_and_read_at_once(monkeypatch):
+    monkeypatch.setattr(layers, "_MOST", 50)
+    interval = sys.getswitchinterval()
+
+    def work(thread):
+        for number in range(5_000):
+            recorded.record(f"{thread}/{number}", KerasLayer(f"{number}", (f"{number}",)))
+            if number % 100 == 0:
+                assert len(recorded.paths()) <= 50
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
+    finally:
+        sys.setswitchinterval(interval)
 
 
 SHARED = (
