@@ -15,7 +15,7 @@ import functools
 import itertools
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 # Names of scopes that TensorFlow adds. Layers may have names of the last three groups, too.
 _KINDS = re.compile(
@@ -201,12 +201,18 @@ def is_gradient(name: str) -> bool:
     return recorded.place(name).is_gradient
 
 
-def is_within(name: str, scope: str) -> bool:
-    """Tells whether a node, or the forward node of a gradient, is somewhere inside a scope.
+def innermost_scope(name: str, known: Container[str]) -> str:
+    """Returns the longest known scope around a node, or around the forward node of a gradient.
 
-    Scopes that TensorFlow adds do not count.
+    Scopes that TensorFlow adds do not count. The text is empty where no known scope is around it.
     """
-    return f"/{scope}/" in f"/{_whole(name)}/"
+    parts = _whole(name).split("/")
+    innermost = ""
+    for start, end in itertools.combinations(range(len(parts) + 1), 2):
+        scope = "/".join(parts[start:end])
+        if scope in known and len(scope) > len(innermost):
+            innermost = scope
+    return innermost
 
 
 def _whole(name: str) -> str:

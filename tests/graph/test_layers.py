@@ -8,7 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from amp_tf.graph import layers
-from amp_tf.graph.layers import KerasLayer, is_gradient, is_within, path_of, recorded, scope_of
+from amp_tf.graph.layers import (
+    KerasLayer,
+    innermost_scope,
+    is_gradient,
+    path_of,
+    recorded,
+    scope_of,
+)
 from amp_tf.graph.names import describe_unmatched, matcher
 from amp_tf.tools.keeping import scope_pattern
 
@@ -155,7 +162,7 @@ def test_a_layer_may_have_the_name_of_a_loop_a_branch_or_a_gradient(name):
         assert path_of(forward) == path_of(backward) == name
         assert scope_of(forward) == scope
         assert [is_gradient(forward), is_gradient(backward)] == [False, True]
-        assert is_within(backward, scope)
+        assert innermost_scope(backward, {name, scope}) == scope
         assert matcher(f"layer:{name}")(forward)
         assert is_gradient(f"gradients/{scope}/MatMul_grad/MatMul")
 
@@ -219,7 +226,7 @@ def test_what_matched_nothing_is_told_with_the_closest_layer(is_recorded):
     ],
 )
 def test_a_layer_has_its_own_nodes_and_their_gradients(name, path, belongs):
-    assert is_within(name, path) is belongs
+    assert (innermost_scope(name, {path}) == path) is belongs
 
 
 def test_gradients_are_known_by_their_scope():
