@@ -24,7 +24,8 @@ from unittest import mock
 
 import pytest
 
-from amp_tf.cli.main import main, parser
+from amp_tf.cli.commands import parser
+from amp_tf.cli.main import main
 from tests import processes
 from tests.hooks import running
 

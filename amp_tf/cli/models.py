@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from amp_tf.cli.main import DEFAULT_SIGNATURE
+from amp_tf.cli.commands import DEFAULT_SIGNATURE
 from amp_tf.cli.options import batch_of, load_signature, read_config, read_inputs
 from amp_tf.config import WEIGHTS, AmpConfig
 from amp_tf.errors import AmpError, GraphError, first_line
@@ -208,7 +208,7 @@ def _errors(args: argparse.Namespace, expected: Mapping[str, Any]) -> Iterator[s
                 where=args.result,
                 fix=f"What to keep in float32: {shlex.join(_comparison(args))}",
             )
-        errors = np.abs(original - converted)[finite]
+        errors = np.abs(original[finite] - converted[finite])
         worst = np.max(errors, initial=0)
         largest = np.max(np.abs(original), initial=0, where=finite)
         relative = ""

@@ -31,9 +31,10 @@ def run(args: argparse.Namespace) -> int:
         documents += _documents(source, args)
     try:
         lines = [_line_of(document) for document in documents]
-        for path in filter(None, (args.html, args.json)):
-            with files.writing(path):
-                files.save(documents, path, as_page=path == args.html)
+        for path, render in ((args.html, files.page), (args.json, files.to_json)):
+            if path:
+                with files.writing(path):
+                    files.write(path, render(documents))
     except AmpError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:

@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import _amp_tf_start
-from amp_tf.cli.main import COMMANDS, main
+from amp_tf.cli.commands import COMMANDS
+from amp_tf.cli.main import main
 from amp_tf.config import ENABLE_VAR, Switches
 from amp_tf.errors import ConfigError
 

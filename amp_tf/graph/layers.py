@@ -14,7 +14,8 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Container, Iterable, Sequence
 
 # Names of scopes that TensorFlow adds. Layers may have names of the last three groups, too.
 _KINDS = re.compile(
@@ -63,12 +64,13 @@ class _Place:
 
 
 class Scopes:
-    """The record of one process: which layers opened which name scopes.
+    """The record of one process: which layers opened which name scopes. Thread-safe.
 
     Several graphs may use one scope.
     """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._layers: dict[str, tuple[KerasLayer, ...]] = {}
         self._place_in = functools.lru_cache(_MOST)(self._read)  # forgets when the record grows
 
@@ -81,13 +83,14 @@ class Scopes:
             scope: its whole name, such as ``"net_1/lstm_1/while/lstm_cell_1"``.
             layer: the layer.
         """
-        known = self._layers.get(scope, ())
-        if not scope or known[:1] == (layer,):
-            return
-        if not known and len(self._layers) >= _MOST:
-            self._layers.pop(next(iter(self._layers)))
-        self._layers[scope] = (layer, *(other for other in known if other != layer))
-        self._place_in.cache_clear()
+        with self._lock:
+            known = self._layers.get(scope, ())
+            if not scope or known[:1] == (layer,):
+                return
+            if not known and len(self._layers) >= _MOST:
+                self._layers.pop(next(iter(self._layers)))
+            self._layers[scope] = (layer, *(other for other in known if other != layer))
+            self._place_in.cache_clear()
 
     def forget(self) -> None:
         """Forgets everything."""
@@ -96,8 +99,9 @@ class Scopes:
 
     def paths(self) -> list[str]:
         """Returns the paths of all layers, each once."""
-        layers = itertools.chain.from_iterable(self._layers.values())
-        return list(dict.fromkeys(layer.path for layer in layers))
+        with self._lock:
+            layers = itertools.chain.from_iterable(self._layers.values())
+            return list(dict.fromkeys(layer.path for layer in layers))
 
     def place(self, name: str) -> _Place:
         """Returns the place where a node was made."""
@@ -197,12 +201,18 @@ def is_gradient(name: str) -> bool:
     return recorded.place(name).is_gradient
 
 
-def is_within(name: str, scope: str) -> bool:
-    """Tells whether a node, or the forward node of a gradient, is somewhere inside a scope.
+def innermost_scope(name: str, known: Container[str]) -> str:
+    """Returns the longest known scope around a node, or around the forward node of a gradient.
 
-    Scopes that TensorFlow adds do not count.
+    Scopes that TensorFlow adds do not count. The text is empty where no known scope is around it.
     """
-    return f"/{scope}/" in f"/{_whole(name)}/"
+    parts = _whole(name).split("/")
+    innermost = ""
+    for start, end in itertools.combinations(range(len(parts) + 1), 2):
+        scope = "/".join(parts[start:end])
+        if scope in known and len(scope) > len(innermost):
+            innermost = scope
+    return innermost
 
 
 def _whole(name: str) -> str:

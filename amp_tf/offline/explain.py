@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
@@ -18,7 +17,7 @@ from amp_tf.config import AmpConfig
 from amp_tf.errors import OpListError
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.inference import BatchShapes
-from amp_tf.graph.names import find_followers, missing_node, pattern_for
+from amp_tf.graph.names import find_followers, matcher, missing_node, pattern_for
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.oplists import op_names
 from amp_tf.oplists.hardware import Hardware
@@ -239,7 +238,7 @@ def _explain_node(as_given: Form, report: GraphReport, name: str, own_pattern: s
         change=_first_to_turn(as_given, name, is_f16, _changes(report, node, root)),
         remedy=remedy,
         registered=registered,
-        matches=sum(re.search(own_pattern, other) is not None for other in view.names),
+        matches=sum(map(matcher(own_pattern), view.names)),
     )
 
 

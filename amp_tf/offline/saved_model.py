@@ -90,8 +90,10 @@ def convert_saved_model(
         )
     target = Path(dst)
     is_replaced = replace and reading.is_saved_model(target)
+    if isinstance(src, (str, os.PathLike)):
+        _check_place(os.fspath(src), target, is_replaced)
+    _check_content(target, is_replaced)
     with reading.saved_model_of(src) as source:
-        _check_target(source, target, is_replaced)
         _check_links(os.path.realpath(source))
         model, report = rewrite_saved_model(
             source, config, hardware=hardware, weights=weights, batch=batch
@@ -114,14 +116,25 @@ def convert_saved_model(
     return report
 
 
-def _check_target(source: Path, target: Path, is_replaced: bool) -> None:
-    """Refuses a target that lies in the source, or holds something that is not to be replaced."""
-    if Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents:
+def _check_place(src: AnyPath, target: Path, is_replaced: bool) -> None:
+    """Refuses a target that lies in the source, or whose replacement would delete the source."""
+    source = Path(os.path.realpath(src))
+    place = Path(os.path.realpath(target))
+    what = ""
+    if source in place.parents:
+        what = f"the folder lies in the model that is converted, {str(src)!r}"
+    elif is_replaced and place in source.parents:
+        what = f"the model that is converted lies in the folder, {str(src)!r}"
+    if what:
         raise FileError(
-            f"the folder lies in the model that is converted, {str(source)!r}",
+            what,
             where=str(target),
             fix="Name a new folder outside of it; nothing was written",
         )
+
+
+def _check_content(target: Path, is_replaced: bool) -> None:
+    """Refuses a target that holds something that is not to be replaced."""
     if os.path.isdir(target) and any(target.iterdir()) and not is_replaced:
         how = ""
         if reading.is_saved_model(target):

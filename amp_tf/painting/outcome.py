@@ -178,15 +178,29 @@ class Painting:
 
     def trail(self, node: Node) -> list[Node]:
         """Returns the chain of causes of a node's decision, from this node to the first cause."""
-        marks = self._marks
+        unit = self._decided_unit(node)
+        if unit is None:
+            return [node]
         units: dict[Unit, None] = {}
+        while unit not in units:
+            units[unit] = None
+            unit = int(self._before[unit])
+        return [self.view.unit_nodes[unit] for unit in units]
+
+    def first_cause(self, node: Node) -> Node:
+        """Returns the last node of :meth:`trail`, at the same cost for chains of any length."""
+        unit = self._decided_unit(node)
+        if unit is None:
+            return node
+        return self.view.unit_nodes[int(self._first[unit])]
+
+    def _decided_unit(self, node: Node) -> Unit | None:
+        """Returns a node's first painted float32 unit; ``None`` where none is painted."""
+        marks = self._marks
         for unit in self.view.units(node):
             if marks.is_float32[unit] and (marks.allow[unit] or marks.deny[unit]):
-                while unit not in units:
-                    units[unit] = None
-                    unit = int(self._before[unit])
-                break
-        return [self.view.unit_nodes[unit] for unit in units] or [node]
+                return unit
+        return None
 
     @functools.cached_property
     def _before(self) -> Indices:
@@ -194,6 +208,14 @@ class Painting:
         marks = self._marks
         has_cause = np.isin(marks.code, [code for code in Code if "{cause}" in code.words])
         return np.where(has_cause, marks.cause, np.arange(len(has_cause), dtype=np.int32))
+
+    @functools.cached_property
+    def _first(self) -> Indices:
+        """For each unit, the end of its chain of causes; each step doubles what is passed."""
+        first = self._before
+        for _ in range(len(first).bit_length()):
+            first = first[first]
+        return first
 
     def _code(self, unit: Unit, node: Node) -> Code:
         marks = self._marks

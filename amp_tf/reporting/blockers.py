@@ -281,7 +281,7 @@ def root_of(graph: GraphReport, node: int) -> Root | None:
     # The decision came from an origin, if the reason names a cause.
     origin = node
     if reason.cause:
-        origin = graph.painting.trail(node)[-1]
+        origin = graph.painting.first_cause(node)
     name = graph.view.names[origin]
     op = graph.view.ops[origin]
     rule = graph.reasons[origin].rule
@@ -328,9 +328,10 @@ def _listing(basis: Basis, op: str) -> Change:
             if op in getattr(basis.config, field):
                 moves.add((field, op))
     dropped = Change(dropped=frozenset(moves))
-    after = lists_of(basis.resolution.under(dropped.config(basis.config)))
-    if moves and after.get(op, DENY_LIST) != DENY_LIST:
-        return dropped
+    if dropped:
+        after = lists_of(basis.resolution.under(dropped.config(basis.config)))
+        if after.get(op, DENY_LIST) != DENY_LIST:
+            return dropped
     home = INFER
     if op in PRODUCTS:
         home = ALLOW

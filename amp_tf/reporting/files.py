@@ -37,34 +37,27 @@ _MOST_TIMES = 20  # times its size
 _PAGES = (".html", ".htm")
 
 
-def save(documents: Sequence[Document], path: AnyPath, *, as_page: bool | None = None) -> None:
-    """Writes documents as a page or as JSON, as a list if there are several.
-
-    Args:
-        documents: one or several.
-        path: the file.
-        as_page: whether to write a page; by default the name says it.
+def save(document: Document, path: AnyPath) -> None:
+    """Writes a document: a page if the name ends in ``.html``, JSON if it ends in ``.json``.
 
     Raises:
-        FileError: the name ends neither in ``.html`` nor in ``.json``.
+        FileError: the name ends in neither.
         OSError: the file cannot be written; it keeps its content.
     """
-    path = Path(path)
-    if as_page is None:
-        as_page = path.suffix in _PAGES
-        if not as_page and path.suffix != ".json":
-            raise FileError(
-                "what to write is not known",
-                where=str(path),
-                fix=(
-                    "Name a file that ends in .html for a page, or in .json for the data; "
-                    "print(report) shows the text"
-                ),
-            )
-    content = to_json(documents)
-    if as_page:
-        content = page(documents)
-    write(path, content)
+    suffix = Path(path).suffix
+    if suffix in _PAGES:
+        write(path, page([document]))
+    elif suffix == ".json":
+        write(path, to_json([document]))
+    else:
+        raise FileError(
+            "what to write is not known",
+            where=str(path),
+            fix=(
+                "Name a file that ends in .html for a page, or in .json for the data; "
+                "print(report) shows the text"
+            ),
+        )
 
 
 def to_json(documents: Sequence[Document]) -> str:

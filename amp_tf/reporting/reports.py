@@ -337,7 +337,7 @@ class RewriteReport:
             FileError: the name ends in neither.
             OSError: the file cannot be written.
         """
-        files.save([self.to_dict()], path)
+        files.save(self.to_dict(), path)
 
     def _repr_html_(self) -> str:
         """Renders the view of a notebook: the page's figures, and the blockers."""

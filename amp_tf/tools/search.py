@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from amp_tf.graph.layers import is_gradient, is_within, scope_of, scopes
+from amp_tf.graph.layers import innermost_scope, is_gradient, scope_of, scopes
 from amp_tf.graph.names import whole_of, without_calls
 from amp_tf.oplists.table import PRODUCTS
 from amp_tf.reporting.files import Document
@@ -231,12 +231,8 @@ def _place_of(name: str, layer: str, forward: Mapping[str, bool]) -> tuple[str, 
         return layer, layer_pattern(layer)
     place = scope_of(name)
     is_scope = bool(scopes(name))
-    if is_gradient(name):  # in the innermost place around it
-        innermost = ""
-        for scope in forward:
-            if len(scope) > len(innermost) and is_within(name, scope):
-                innermost = scope
-        place = innermost or place
+    if is_gradient(name):
+        place = innermost_scope(name, forward) or place
         is_scope = forward.get(place, False)
     if is_scope:
         return place, scope_pattern(place)

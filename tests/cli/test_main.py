@@ -13,7 +13,7 @@ import pytest
 
 import amp_tf
 from amp_tf.cli import main as command
-from amp_tf.cli.main import add_settings
+from amp_tf.cli.commands import add_settings
 from amp_tf.cli.options import read_config
 from amp_tf.cli.run import run_script
 from amp_tf.config import AmpConfig
@@ -72,12 +72,13 @@ def run(code, **options):
     """Runs the command ``fake``, which does what the code says."""
     program = f"""
 import os, sys, types
-from amp_tf.cli import main as command
+from amp_tf.cli import commands, main as command
 def run(args):
     {code}
     return 0
 sys.modules["amp_tf.cli.fake"] = types.SimpleNamespace(run=run)
-command.COMMANDS = {{"fake": command.Command("fake.run", "", "", lambda parser: None)}}
+commands.COMMANDS.clear()
+commands.COMMANDS["fake"] = commands.Command("fake.run", "", "", lambda parser: None)
 sys.exit(command.main(["fake"]))
 """
     options = {"stdout": subprocess.PIPE, **options}

@@ -330,6 +330,7 @@ def test_what_is_no_batch_size_is_refused(wrong, capsys):
     assert capsys.readouterr().err.startswith(f"amp-tf rewrite: {told}")
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_a_check_says_where_shapes_differ_and_measures_complex_outputs(tmp_path, tell):
     module = tf.Module()
     module.w = tf.Variable(np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32))
@@ -338,7 +339,9 @@ def test_a_check_says_where_shapes_differ_and_measures_complex_outputs(tmp_path,
     def serve(x):
         y = tf.matmul(x, module.w)
         spectrum = tf.complex(y, -y)
-        return {"kept": tf.boolean_mask(y, y > 0), "place": tf.where(y > 0), "spectrum": spectrum}
+        kept = tf.boolean_mask(y, y > 0)
+        root = tf.sqrt(x) / 0.0  # nan and inf in both
+        return {"kept": kept, "place": tf.where(y > 0), "root": root, "spectrum": spectrum}
 
     tf.saved_model.save(module, str(tmp_path / "in"), signatures={"serving_default": serve})
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(1).normal(size=(500, 64)))
@@ -346,5 +349,6 @@ def test_a_check_says_where_shapes_differ_and_measures_complex_outputs(tmp_path,
     out, err = tell(*command, *FOR_BFLOAT16)
     assert re.search(r"^  kept: its shape is \(\d+,\), and \(\d+,\) in the original$", out, re.M)
     assert re.search(r"^  place: its shape is \(\d+, 2\), and \(\d+, 2\) in the ", out, re.M)
+    assert "  root: error at most 0, 0 on average" in out.splitlines()
     assert re.search(r"^  spectrum: error at most \S+, 0\.\d+ % of the largest value, ", out, re.M)
     assert err == f"{tmp_path / 'out'} is written.\n"

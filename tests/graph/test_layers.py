@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from amp_tf.graph import layers
-from amp_tf.graph.layers import KerasLayer, is_gradient, is_within, path_of, recorded, scope_of
+from amp_tf.graph.layers import (
+    KerasLayer,
+    innermost_scope,
+    is_gradient,
+    path_of,
+    recorded,
+    scope_of,
+)
 from amp_tf.graph.names import describe_unmatched, matcher
 from amp_tf.tools.keeping import scope_pattern
 
@@ -110,6 +120,24 @@ def test_the_record_is_bounded(monkeypatch):
     assert recorded.paths() == ["shared", "lstm", "lstm/lstm_cell"]
 
 
+def test_threads_may_record_and_read_at_once(monkeypatch):
+    monkeypatch.setattr(layers, "_MOST", 50)
+    interval = sys.getswitchinterval()
+
+    def work(thread):
+        for number in range(5_000):
+            recorded.record(f"{thread}/{number}", KerasLayer(f"{number}", (f"{number}",)))
+            if number % 100 == 0:
+                assert len(recorded.paths()) <= 50
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
+    finally:
+        sys.setswitchinterval(interval)
+
+
 SHARED = (
     "body",
     "cond",
@@ -134,7 +162,7 @@ def test_a_layer_may_have_the_name_of_a_loop_a_branch_or_a_gradient(name):
         assert path_of(forward) == path_of(backward) == name
         assert scope_of(forward) == scope
         assert [is_gradient(forward), is_gradient(backward)] == [False, True]
-        assert is_within(backward, scope)
+        assert innermost_scope(backward, {name, scope}) == scope
         assert matcher(f"layer:{name}")(forward)
         assert is_gradient(f"gradients/{scope}/MatMul_grad/MatMul")
 
@@ -198,7 +226,7 @@ def test_what_matched_nothing_is_told_with_the_closest_layer(is_recorded):
     ],
 )
 def test_a_layer_has_its_own_nodes_and_their_gradients(name, path, belongs):
-    assert is_within(name, path) is belongs
+    assert (innermost_scope(name, {path}) == path) is belongs
 
 
 def test_gradients_are_known_by_their_scope():

@@ -13,13 +13,13 @@ import pytest
 import tf_keras
 
 import amp_tf
-from amp_tf.hooks import internals, native
+from amp_tf.hooks import internals, native, reads
 from amp_tf.hooks.internals import Internal
 from amp_tf.hooks.patches import Patches
 
 ROOT = Path(amp_tf.__file__).parent
 NAMES = []
-for row in internals.rows():
+for row in reads.rows():
     NAMES += [(home, name, row) for home, name in row.each()]
 #: of libraries, what no interface promises; TensorFlow promises the formats of its messages
 INSIDE = ("tensorflow.python.", "keras.src.", "tf_keras.src.")

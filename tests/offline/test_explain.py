@@ -11,6 +11,7 @@ from amp_tf.oplists.hardware import Hardware
 from amp_tf.painting.paint import NO_CHANGE, Change
 from amp_tf.painting.reasons import Balance, Reason, Rule
 from amp_tf.precision import Precision
+from tests.small_graphs import graph as small_graph
 
 CONFIG = amp_tf.AmpConfig(precision="float16", target="cpu")
 
@@ -141,6 +142,11 @@ def test_the_two_estimates_get_the_digits_that_tell_them_apart_and_are_said_once
         "--precision bfloat16, "
         "or AMP_TF_PRECISION=bfloat16."
     )
+
+
+def test_a_pattern_for_a_node_that_also_finds_an_inlined_one_says_so():
+    inlined = "x = Placeholder()\nm = MatMul(x, x)\nPartitionedCall/m = MatMul(x, x)"
+    assert _explain(small_graph(inlined), "m").matches == 2
 
 
 def test_a_pattern_that_finds_several_nodes_says_how_many():

@@ -155,6 +155,23 @@ def test_a_folder_in_the_model_itself_is_not_written(folders, tmp_path, exists):
     assert target.exists() is exists
 
 
+@pytest.mark.parametrize("name", ["inner", "model.keras"])
+def test_a_folder_that_holds_the_model_itself_is_not_replaced(folders, tmp_path, name):
+    target = tmp_path / "model"
+    shutil.copytree(folders[0], target)
+    source = target / name
+    if name == "inner":
+        shutil.copytree(folders[0], source)
+    else:
+        tf.keras.Sequential([tf.keras.layers.Input((4,)), tf.keras.layers.Dense(4)]).save(source)
+    with pytest.raises(
+        amp_tf.GraphError,
+        match=rf"{target}: the model that is converted lies in the folder, '{source}'",
+    ):
+        convert_saved_model(source, target, CONFIG, replace=True)
+    assert source.exists()
+
+
 @pytest.mark.parametrize(
     ("name", "target"),
     [

@@ -12,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 import amp_tf
-from amp_tf.cli.main import main, parser
+from amp_tf.cli.commands import parser
+from amp_tf.cli.main import main
 from amp_tf.offline.reading import Checkpoint
 from amp_tf.offline.saved_model import convert_saved_model, rewrite_saved_model
 from amp_tf.reporting.weights import Kept

@@ -86,6 +86,7 @@ def test_the_trail_leads_back_to_where_the_decision_began(trail):
     first, *_ = trail.split()
     found = painting.trail(names.index(first))
     assert " ".join(names[node] for node in found) == trail
+    assert painting.first_cause(names.index(first)) == found[-1]
 
 
 @pytest.mark.parametrize(

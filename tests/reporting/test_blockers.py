@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 import tensorflow as tf
 
 import amp_tf
 from amp_tf.oplists.hardware import Hardware
+from amp_tf.reporting.blockers import root_of
 from tests.left_out import without
 from tests.reporting.reported_graphs import reported, traced
 from tests.small_graphs import graph
@@ -212,3 +215,21 @@ def test_what_is_not_tried_has_no_gain():
     assert {row["gain"] for row in document["blockers"]} == {None}
     assert document["together"] is None
     assert document["blockers"][0]["what"] == KEEP, "those that hold most operations come first"
+
+
+def test_roots_of_long_chains_are_found_in_a_time_that_grows_with_their_length():
+    count = 6_000
+    lines = ["x = Placeholder()", "before = Exp(x)"]
+    last = "before"
+    for op in ("Mul", "Exp"):  # a chain of causes back to the first Exp; then many causes
+        for number in range(count):
+            inputs = last if op == "Exp" else f"{last}, {last}"
+            last = f"{op}_{number}"
+            lines.append(f"{last} = {op}({inputs})")
+    lines.append(f"allow = MatMul({last}, x)")
+    config = amp_tf.AmpConfig(precision="bfloat16", report_path="-")
+    (report,) = amp_tf.rewrite(graph("\n".join(lines)), config).report.graphs
+    begin = time.process_time()
+    roots = [root_of(report, node) for node in range(report.total - 1)]  # without the product
+    assert time.process_time() - begin < 6
+    assert {root.what for root in roots if root} == {"Exp", "Placeholder"}

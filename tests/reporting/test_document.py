@@ -90,7 +90,7 @@ def test_the_first_file_of_version_1_is_read_for_ever(tmp_path):
     jsonschema.validate(document, schema())
     assert document["figures"]["products_share_f16"] == pytest.approx(0.5, rel=1e-12)
     assert [row["what"] for row in document["blockers"]] == ["^kept/", "Exp"]
-    files.save([document], tmp_path / "page.html")
+    files.save(document, tmp_path / "page.html")
     assert "50 %" in shown((tmp_path / "page.html").read_text(encoding="utf-8"))
 
 

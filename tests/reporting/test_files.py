@@ -129,7 +129,7 @@ def test_damaged_hdf5_is_one_error(name: str, content: bytes, tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["report.txt", "report", "report.pdf"])
 def test_a_name_that_says_neither_page_nor_data_is_refused(tmp_path, name):
     with pytest.raises(FileError, match=r"what to write is not known.*\.html.*\.json"):
-        files.save([{}], tmp_path / name)
+        files.save({}, tmp_path / name)
     assert not list(tmp_path.iterdir())
 
 

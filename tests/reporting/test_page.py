@@ -35,7 +35,7 @@ def document():
 @pytest.fixture(scope="module")
 def file(document, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
-    files.save([document], path)
+    files.save(document, path)
     return path
 
 

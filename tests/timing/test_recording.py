@@ -135,17 +135,6 @@ def test_a_call_may_make_several_steps(make, tmp_path):
     assert answer(tmp_path)["step_ms"] == pytest.approx([10.0])
 
 
-def test_enough_steps_end_the_program_once(make, tmp_path, monkeypatch):
-    _, steps = make
-    monkeypatch.setattr(recording, "_SECONDS", 1.0)
-    with pytest.raises(SystemExit):
-        steps(200, step_times.KERAS, "fit", 0.01)
-    assert answer(tmp_path)["is_enough"]
-    assert len(answer(tmp_path)["step_ms"]) == pytest.approx(100, abs=1)
-    steps(200, step_times.KERAS, "fit", 0.01)  # of a program that goes on
-    assert len(answer(tmp_path)["step_ms"]) == pytest.approx(100, abs=1)
-
-
 def test_an_evaluation_does_not_end_a_program_that_trains(make, monkeypatch):
     _, steps = make
     monkeypatch.setattr(recording, "_SECONDS", 1.0)

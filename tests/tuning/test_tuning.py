@@ -100,25 +100,6 @@ def test_patterns_of_the_settings_are_in_every_run_and_in_the_file(tmp_path):
     assert f"; {why}\n" in file.read_text()
 
 
-def test_patterns_of_the_settings_that_suffice_are_the_result(tmp_path):
-    from_settings = ("layer:m/a/dense$",)
-    found = tuned(Weak(PATHS, ("m/a/dense/MatMul",)), tmp_path, from_settings=from_settings)
-    assert found.patterns == from_settings
-    assert found.runs == 4
-    assert "1 layer or node stays in float32: accuracy 0.9, 87.5 % of matmul" in str(found)
-    assert f"(4 runs; the settings keep {from_settings[0]}):" in str(found)
-
-
-def test_an_interrupted_tuning_goes_on_where_it_was(tmp_path):
-    program = Weak(PATHS, ("m/e/dense/MatMul",))
-    whole = tuned(Weak(PATHS, program.weak), tmp_path / "whole")
-    for most in range(5, whole.runs):
-        assert tuned(program, tmp_path, most_runs=most).runs == most
-    found = tuned(program, tmp_path)
-    assert found.patterns == whole.patterns
-    assert program.runs == whole.runs
-
-
 def test_the_runs_of_another_version_of_the_program_are_an_error(tmp_path):
     """Files that the program itself writes are no part of it."""
     script = tmp_path / "train.py"
