@@ -65,6 +65,12 @@ def no_tensorflow(error: ImportError) -> str:
     )
 
 
+_TRIALS = (
+    "Two matrix products, run in each precision (converted: nodes; error: the largest, relative to "
+    "float32's largest value)"
+)
+
+
 def render(facts: MachineFacts, issues: Sequence[Issue]) -> str:
     """Renders the report as text."""
     lines = ["Versions", *_pairs(facts.versions), "", "Devices"]
@@ -74,7 +80,7 @@ def render(facts: MachineFacts, issues: Sequence[Issue]) -> str:
     lines.append(f"  {'costs of ops':16}{facts.hardware.costs.source}")
     lines += ["", "What turns amp_tf on", *_pairs(facts.ways)]
     if facts.trials:
-        lines += ["", "Two matrix products, converted and run"]
+        lines += ["", _TRIALS]
         row = "  {:8}{:10}{:11}{:>9}{:>10}  {}"
         lines.append(row.format("device", "way", "precision", "converted", "error", "").rstrip())
         for trial in facts.trials:

@@ -35,6 +35,7 @@ from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.pipeline import rewrite
 from amp_tf.tools.comparing.verdicts import error_text
 from amp_tf.tools.progress import during, on_stderr
+from amp_tf.values import ANY_BATCH
 
 _IN_FLOAT32 = (
     "On this CPU float32 computes the matmuls and convolutions, of rounded numbers. For another "
@@ -65,7 +66,9 @@ def run_rewrite(args: argparse.Namespace) -> int:
         print("check:", *_errors(args, expected), sep="\n  ")
     _tell_result(args, report)
     _tell_target(report)
-    target = resolve_target(config, hardware_for(config)).target
+    resolution = resolve_target(config, hardware_for(config))
+    _tell_batch(batch, decides=resolution.uses_cost_model)
+    target = resolution.target
     if target is not None and target.rounded:
         print(_IN_FLOAT32, file=sys.stderr)
     idle = describe_unmatched(report.unmatched, [node.name for node in report.nodes])
@@ -256,6 +259,22 @@ def _tell_target(report: RewriteReport) -> None:
             "--target cpu what a CPU with bfloat16 would"
         )
         print(f"{what}.", file=sys.stderr)
+
+
+def _tell_batch(batch: tuple[int, ...] | None, *, decides: bool) -> None:
+    """Prints to stderr for which batch sizes a copy was decided, or that they decide nothing."""
+    if decides:
+        sizes = [f"{size:,}" for size in dict.fromkeys(batch or ANY_BATCH)]
+        what = f"Decided for a batch of {' and one of '.join(sizes)}: what is faster"
+        if len(sizes) > 1:
+            what = f"{what} in both"
+        print(f"{what} is converted. --batch names other sizes.", file=sys.stderr)
+    elif batch is not None:
+        print(
+            "--batch decides nothing here: it is for precision auto on a CPU, which converts what "
+            "is faster.",
+            file=sys.stderr,
+        )
 
 
 def run_explain(args: argparse.Namespace) -> int:

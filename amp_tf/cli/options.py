@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, FileError, GraphError, first_line
 from amp_tf.files import open_regular
+from amp_tf.hooks.switch import warn_of_unknown_variables
 from amp_tf.offline import reading
 from amp_tf.reporting import files
 from amp_tf.values import read_batch, read_patterns
@@ -27,8 +29,10 @@ def batch_of(args: argparse.Namespace) -> Any:
 def read_config(args: argparse.Namespace) -> AmpConfig:
     """Returns the environment's settings, changed by the options.
 
-    Patterns are added to those of the environment; other settings are replaced.
+    Patterns are added to those of the environment; other settings are replaced. Warns of variables
+    whose names are misspelt.
     """
+    warn_of_unknown_variables()
     replaced = {}
     for field in ("precision", "target"):
         value = getattr(args, field, None)
@@ -76,7 +80,8 @@ def read_inputs(path: str, signature: Any) -> dict[str, Any]:
     Returns tensors of the signature's types: NumPy's own float64 becomes float32.
 
     Raises:
-        AmpError: the file has other arrays, or is damaged, or an array has values of another kind.
+        AmpError: the file has other arrays, or is damaged, or an array has another kind of values
+            or another shape.
     """
     import tensorflow as tf
 
@@ -85,6 +90,14 @@ def read_inputs(path: str, signature: Any) -> dict[str, Any]:
     tensors = {}
     for name, array in arrays.items():
         dtype = inputs[name].dtype
+        shape = inputs[name].shape
+        if not shape.is_compatible_with(array.shape):
+            raise AmpError(
+                f"the array {name} has the shape {list(array.shape)}, and the model takes "
+                f"{list(shape)}",
+                where=path,
+                fix="None stands for any number",
+            )
         try:
             tensors[name] = tf.constant(array, dtype)
         except (TypeError, ValueError):  # such as text in the place of numbers
@@ -104,10 +117,11 @@ def _read_arrays(path: str, wanted: list[str]) -> dict[str, np.ndarray]:
         files.check_unpacked(path)
     try:
         with open_regular(path) as opened:
-            file = np.load(opened, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("it holds one array, without a name")
-            arrays = {name: file[name] for name in file.files}
+            if not zipfile.is_zipfile(opened):
+                raise ValueError("it is not a .npz file")
+            opened.seek(0)
+            with np.load(opened, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
     except Exception as error:  # empty, cut off, damaged, or of a size that it has not
         why = getattr(error, "strerror", None) or error
         raise AmpError(f"cannot be read ({why})", where=path, fix=fix) from None

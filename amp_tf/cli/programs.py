@@ -92,7 +92,11 @@ def run_program(
         try:
             program = subprocess.Popen(command, env=environ, **streams)
         except OSError as error:
-            raise AmpError(f"cannot be started ({error.strerror})", where=command[0]) from None
+            fix = "Check its name and PATH"
+            if os.path.exists(command[0]):
+                fix = "Write the whole command, such as -- python train.py"
+            what = f"cannot be started ({error.strerror})"
+            raise AmpError(what, where=command[0], fix=fix) from None
         handler = signal.getsignal(signal.SIGINT)
         is_watching = output is None and handler != signal.SIG_IGN
         if is_watching:

@@ -288,12 +288,15 @@ def look_and_close(close: Callable[[Any], None], session: Any) -> None:
 
 
 def _look(wrapper: Any, session: Any, watched: dict[Any, int]) -> None:
-    """Records the status of a wrapper, if no other session made more steps with it."""
+    """Records the status of a wrapper, if no other session made more steps with it.
+
+    One that scaled no loss and skipped no step has nothing to say.
+    """
     status = wrapper.status(session)
-    if status.steps < watched[wrapper]:
+    scaler = wrapper._scaler
+    if status.steps < watched[wrapper] or not (scaler.calls.is_used or status.skipped):
         return
     watched[wrapper] = status.steps
-    scaler = wrapper._scaler
     if scaler.number is None:
         scaler.number = ledger.enter(wrapper.inner_optimizer.get_name())
     ledger.note_look(scaler.number, status)

@@ -217,7 +217,7 @@ class Scaler:
         if wrong and not self._has_warned:
             self._has_warned = True
             logging.warning(
-                "amp_tf: %s: %s; the gradients are applied as they are. %s", where, wrong, fix
+                "amp_tf: %s: %s; the gradients are applied as they are. %s.", where, wrong, fix
             )
         if not divides:
             return given

@@ -60,7 +60,7 @@ class Code(enum.IntEnum):
     )
     LIST_DENIED = 115, "it shares a TensorList with {cause}, which stays in float32"
     LOOP_DENIED = 116, "the other end of its loop stays in float32"
-    NO_TARGET = 117, "no device of this machine is converted"
+    NO_TARGET = 117, "nothing is converted on this machine"
     NOTHING_TO_CONVERT = 118, "the graph has no node that the allow list converts"
     DOES_NOT_PAY = 119, "it would not be faster in 16 bit"
     SCALES_FILTER = (

@@ -151,7 +151,7 @@ def check_unpacked(path: AnyPath) -> None:
     """Checks a zip or HDF5 file before another library reads it.
 
     Raises:
-        FileError: it holds damaged HDF5, or would need far more memory than its size.
+        FileError: it holds damaged HDF5 or no model, or would need far more memory than its size.
     """
     if zipfile.is_zipfile(path):
         # A bad zip is reported by its reader.
@@ -164,6 +164,10 @@ def check_unpacked(path: AnyPath) -> None:
                         _check_size(path, _size_of_arrays(path, file))
     elif Path(path).suffix == ".h5":
         _check_size(path, _size_of_arrays(path, path))
+    elif Path(path).suffix == ".keras":
+        raise FileError(
+            "holds no Keras model", where=str(path), fix="Save it again: model.save('….keras')"
+        )
 
 
 def _check_size(path: AnyPath, unpacked: int) -> None:

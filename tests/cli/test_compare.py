@@ -103,13 +103,16 @@ def wrong_files(tmp_path, monkeypatch):
         ("--inputs none.npz", "cannot be read (No such file or directory)"),
         ("--inputs empty.npz", "empty.npz: cannot be read ("),
         ("--inputs cut.npz", "cut.npz: cannot be read ("),
-        ("--inputs text.npz", "text.npz: cannot be read ("),
-        ("--inputs one.npy", "one.npy: cannot be read (it holds one array, without a name)."),
+        ("--inputs text.npz", "text.npz: cannot be read (it is not a .npz file)."),
+        ("--inputs one.npy", "one.npy: cannot be read (it is not a .npz file)."),
         (
             "--inputs z.npz",
             "expected the arrays x, got z. Write it with numpy.savez('inputs.npz', x=…).",
         ),
-        ("--inputs wide.npz", "amp-tf compare: "),
+        (
+            "--inputs wide.npz",
+            "wide.npz: the array x has the shape [2, 5], and the model takes [None, 6].",
+        ),
         (
             "--inputs words.npz",
             "words.npz: the array x has values of type <U1, and the model takes float32.",

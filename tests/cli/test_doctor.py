@@ -48,6 +48,7 @@ def test_this_machine_is_well_and_every_trial_converts():
     assert "retracing" not in answer.stderr  # TensorFlow's, of a function traced in each trial
     assert re.search("^  amp_tf.pth +read$", answer.stdout, re.MULTILINE)
     assert answer.stdout.endswith("\nNo problems.\n")
+    assert "error: the largest, relative to float32's largest value)\n" in answer.stdout
     kinds = []
     for way, precision, converted, error in TRIAL.findall(answer.stdout):  # without a failure
         kinds.append((way, precision))

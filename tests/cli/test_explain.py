@@ -32,7 +32,7 @@ def test_where_nothing_is_converted_the_options_that_would_are_named(
     named = "--precision float16 --target gpu"
     first, second = tell("explain", graph_file, "m").out.splitlines()
     assert first.startswith(
-        "m (MatMul) computes in float32: no device of this machine is converted (this CPU has "
+        "m (MatMul) computes in float32: nothing is converted on this machine (this CPU has "
     )
     assert (
         f"Explain it with {named}, as a GPU would run it, or with --precision bfloat16, as this CPU"

@@ -18,6 +18,7 @@ from amp_tf.cli.options import read_config
 from amp_tf.cli.run import run_script
 from amp_tf.config import AmpConfig
 from amp_tf.errors import ConfigError
+from amp_tf.hooks.state import current
 from tests import processes
 
 
@@ -213,6 +214,13 @@ def test_options_win_and_patterns_add_up_and_without_options_the_environment_cou
     monkeypatch.delenv("AMP_TF_PRECISION")
     with pytest.raises(ConfigError, match="is not a regular expression"):
         _config("--keep-float32", "(")
+
+
+def test_a_misspelt_variable_is_told(monkeypatch, log):
+    monkeypatch.setattr(current(), "warned", set())
+    monkeypatch.setenv("AMP_TF_PRECISON", "float16")
+    assert _config() == AmpConfig()
+    assert log("AMP_TF_PRECISON: this is not a variable of amp_tf. Write AMP_TF_PRECISION, if")
 
 
 def test_what_the_output_cannot_encode_is_written_as_an_escape(monkeypatch):

@@ -173,6 +173,10 @@ def test_an_interrupted_conversion_leaves_nothing_half_made(model, tmp_path, tel
             "--weights: is for models, and this is a GraphDef file. Name a SavedModel's folder",
         ),
         (
+            ["rewrite", "file.keras", "out"],
+            "amp-tf rewrite: file.keras: holds no Keras model. Save it again",
+        ),
+        (
             ["rewrite", "absent", "out", "--weights", "f16"],
             "amp-tf rewrite: absent: cannot be read (No such file or directory). ",
         ),
@@ -191,6 +195,7 @@ def test_what_cannot_be_done_is_one_line_and_status_1(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("in the way")
+    (tmp_path / "file.keras").write_text("no zip file")
     assert main([argument.format(long="n" * 300) for argument in arguments]) == 1
     error = capsys.readouterr().err
     assert said in error
@@ -321,6 +326,22 @@ def test_a_batch_size_or_a_range_of_them_decides_under_auto(batch, precision, se
     assert is_converted is (precision == "bfloat16")
     lines = tell("explain", served, "--all", "--op", "MatMul", *batch).out.splitlines()
     assert {line.split("\t")[0] for line in lines} == {precision}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "Decided for a batch of 1 and one of 64: what is faster in both is converted. "),
+        (["--batch", "2-8"], "Decided for a batch of 2 and one of 8: what is faster in both is "),
+        (["--batch", "32"], "Decided for a batch of 32: what is faster is converted. --batch "),
+        (["--batch", "32", "--precision", "bfloat16"], "--batch decides nothing here: it is for "),
+        (["--precision", "bfloat16"], ""),
+    ],
+)
+def test_the_batches_for_which_a_copy_was_decided_are_told(options, told, served, tell):
+    error = tell("rewrite", served, "--dry-run", *options).err
+    assert told in error
+    assert bool(told) is ("batch" in error)
 
 
 @pytest.mark.parametrize("wrong", ["0", "few", "8-1", "1-2-3", "-4"])

@@ -180,7 +180,15 @@ def test_where_a_step_of_no_products_was_chosen_it_is_advised_to_name_another(he
 @pytest.mark.parametrize(
     ("program", "why"),
     [
-        ("no-such-program", "no-such-program: cannot be started (No such file or directory)."),
+        (
+            "no-such-program",
+            "no-such-program: cannot be started (No such file or directory). Check its name and",
+        ),
+        (
+            __file__,
+            f"{__file__}: cannot be started (Permission denied). Write the whole command, such as "
+            "-- python train.py.",
+        ),
         ("true", "true: it started no Python in which amp_tf is installed. Install amp_tf in"),
     ],
 )

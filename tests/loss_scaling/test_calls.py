@@ -170,6 +170,7 @@ def test_case_28_and_k05_a_bare_loop_after_fit_is_not_divided_but_told(
     assert "scaled_loss = optimizer.scale_loss(loss)" in warning
     assert "gradients = tape.gradient(scaled_loss, variables)" in warning
     assert "Where the loop is a library's" in warning
+    assert warning.endswith("then leaves its optimizer alone.")
     assert ("optimizer 'sgd" in warning.lower()) is (library is keras)
 
 

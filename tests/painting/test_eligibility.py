@@ -250,7 +250,7 @@ def test_without_a_target_every_node_says_why():
     assert result.painting.precision is None
     assert result.painting.why_nothing is Code.NO_TARGET
     assert result.words("allow1") == (
-        "no device of this machine is converted "
+        "nothing is converted on this machine "
         "(this CPU has neither avx512_bf16 nor amx_bf16 and TensorFlow sees no GPU)"
     )
     assert list(result.painting.dtypes_after()) == list(result.painting.view.dtypes)

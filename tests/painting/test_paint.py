@@ -162,5 +162,5 @@ def test_reasons_are_sentences():
     assert str(Reason(Code.DENY_LIST)) == "its op is on the deny list"
     assert (
         str(Reason(Code.NO_TARGET, detail="no GPU"))
-        == "no device of this machine is converted (no GPU)"
+        == "nothing is converted on this machine (no GPU)"
     )

@@ -43,7 +43,7 @@ class Output:
     error: float
     ideal: float  #: the ideal mixed program's error
     noise: float  #: float32's own error with inputs that differ in their last bit
-    #: ``error`` over the error that is allowed; 0 where float32 itself has less than two correct
+    #: ``error`` over the error that is allowed; 0 where float32 itself has fewer than two correct
     #: digits
     ratio: float
     is_good: bool  #: whether it is as right as 16 bit can be, and right enough to train with

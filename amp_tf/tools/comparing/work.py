@@ -191,7 +191,7 @@ class Work:
         return Yardstick(numbers, ideal.pooled(), pooled(noise))
 
     def _without_truth(self, rows: np.ndarray) -> list[str]:
-        """Names the outputs of which float32 has less than two digits."""
+        """Names the outputs of which float32 has fewer than two digits."""
         found = zip(self.titles, pooled([rows]), strict=True)
         return [name for (_, name), one in found if one.distance > NO_TRUTH]
 

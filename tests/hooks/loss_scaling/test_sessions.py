@@ -41,6 +41,23 @@ def test_a_monitored_session_with_its_finalized_graph_tells_it_too():
     assert loss_scaling.describe() == "loss scale 2^14, 1 of 6 steps skipped"
 
 
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [([1.0], ""), ([1.0, np.nan], "loss scale 2^14, 1 of 2 steps skipped")],
+)
+def test_one_whose_loss_was_never_scaled_tells_only_skipped_steps(values, told):
+    with installed(), v1.Graph().as_default(), v1.Session() as session:
+        weight = v1.get_variable("weight", [1], use_resource=True)
+        x = v1.placeholder(tf.float32, [1])
+        optimizer = v1.train.GradientDescentOptimizer(0.1)
+        gradients = tf.gradients(weight * x, [weight])
+        step = optimizer.apply_gradients([(gradients[0], weight)])
+        session.run(v1.global_variables_initializer())
+        for value in values:
+            session.run(step, {x: [value]})
+    assert loss_scaling.describe() == told
+
+
 def test_a_session_that_is_closed_by_an_error_or_twice_closes_as_ever():
     with installed():
         training = Session()
