@@ -34,9 +34,9 @@ BUDGET = {
     "tools/": (40751, 32),
     "package": (206293, 166),
     "C": (2231, 1),
-    "tests": (288959, 281),
+    "tests": (288969, 281),
     "benchmarks": (75604, 79),
-    "scripts": (24543, 25),
+    "scripts": (24583, 25),
 }
 """At most so many AST nodes (of C: tokens) and files."""
 OTHERS = {"tuples": 5, "conditional": 15, "comprehensions": 40, "wide": 0.3, "decode": 1}

@@ -419,7 +419,8 @@ def test_what_is_killed_midway_leaves_nothing_that_a_loader_takes_for_a_model(
     ("arrays", "what"),
     [
         ({"x": IDS}, "expected the arrays ids, got x"),
-        ({"ids": IDS[:, :2]}, "the model does not take its arrays ("),
+        ({"ids": IDS[:, :2]}, "the array ids has the shape [4, 2], and the model takes [None, 3]"),
+        ({"ids": IDS + 1_000_000}, "the model does not take its arrays ("),
         (None, "cannot be read (No such file or directory)"),
     ],
 )
