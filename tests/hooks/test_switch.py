@@ -57,6 +57,7 @@ def test_a_hook_patches_once_and_puts_everything_back(home, monkeypatch):
     monkeypatch.setattr(Patches, "put", recording)
     settings = config.AmpConfig(precision="float16", allreduce="float16")
     process_state.note(config=settings, switches=switch.EVERYTHING)
+    switch.uninstall(home)  # amp_tf.scope, once called, leaves its own in place
     switch.install(home)
     try:
         first = now()
