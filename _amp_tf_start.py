@@ -184,9 +184,9 @@ def _warn_of_unknown() -> None:
     if any(not name.startswith(_OF_LISTS) for name in odd):
         try:
             load_package()
-            from amp_tf.hooks import switch
+            from amp_tf.hooks import notices
 
-            switch.warn_of_unknown_variables()
+            notices.warn_of_unknown_variables()
         except ImportError:  # nothing is on, so a package that is gone is not missed
             pass
 

@@ -13,7 +13,7 @@ import numpy as np
 from amp_tf.config import AmpConfig
 from amp_tf.errors import AmpError, FileError, GraphError, first_line
 from amp_tf.files import open_regular
-from amp_tf.hooks.switch import warn_of_unknown_variables
+from amp_tf.hooks.notices import warn_of_unknown_variables
 from amp_tf.offline import reading
 from amp_tf.reporting import files
 from amp_tf.values import read_batch, read_patterns

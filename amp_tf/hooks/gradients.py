@@ -25,8 +25,10 @@ from amp_tf.hooks import internals
 from amp_tf.hooks.patches import Patches
 from amp_tf.loss_scaling.calls import places
 from amp_tf.loss_scaling.finite import values_of
-from amp_tf.oplists.table import FINITE_TESTS, HARMLESS
+from amp_tf.oplists.table import HARMLESS, Trait
 
+#: Ops with which a scaled step finds gradients that overflowed.
+_FINITE_TESTS = Trait("IsFinite")
 # An attribute of a tensor: whether it is a gradient of a variable; none if that is not known.
 _MARK = "_amp_tf_is_gradient"
 # An attribute of a graph: whether it had gradients when it was looked at first.
@@ -70,7 +72,7 @@ def train_unscaled(graph: Any, ops: Callable[[], Iterable[Any]]) -> bool:
     asked = list(ops())
     new = [op for op in asked if op not in judged]
     run = _run_by(new)
-    is_scaled = any(op.type in FINITE_TESTS for op in run)
+    is_scaled = any(op.type in _FINITE_TESTS for op in run)
     judged |= dict.fromkeys(new, not is_scaled and any(map(_trains, run)))
     setattr(graph, _JUDGED, judged)
     return any(judged[op] for op in asked)

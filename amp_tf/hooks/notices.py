@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from amp_tf.config import DISABLE_VAR, AmpConfig
+from amp_tf.config import DISABLE_VAR, AmpConfig, find_unknown_variables
 from amp_tf.errors import AmpError
 from amp_tf.hooks import state
 
@@ -29,6 +29,15 @@ def warn_once(key: str, what: str, *, where: str, fix: str) -> None:
         runtime.warned.add(key)
     if is_new:
         emit(logging.WARNING, f"{where}: {what}. {fix}.")
+
+
+def warn_of_unknown_variables() -> None:
+    """Warns once of each variable that looks like one of amp_tf's and is not."""
+    for name, close in find_unknown_variables():
+        fix = "docs/variables.md lists the variables"
+        if close:
+            fix = f"Write {close}, if that is meant"
+        warn_once(f"variable.{name}", "this is not a variable of amp_tf", where=name, fix=fix)
 
 
 def warn_of_error(key: str, what: str, error: Exception, *, where: str, fix: str) -> None:

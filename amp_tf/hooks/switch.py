@@ -40,7 +40,6 @@ from amp_tf.config import (
     check_config,
     check_environment,
     deciding_switch,
-    find_unknown_variables,
     is_disabled,
     with_settings,
 )
@@ -248,7 +247,7 @@ def _follow_environment(*, is_asked_first: bool = False) -> None:
     except ConfigError as error:
         # It is reported once while it is the reason for amp_tf being off.
         if str(error) != current().refused:
-            warn_of_unknown_variables()
+            notices.warn_of_unknown_variables()
             notices.emit(logging.WARNING, f"stays off, the program runs in float32: {error}")
         where = error.where or "the environment"
         _turn_off(f"amp_tf is off: {where} is not valid, as a warning said")
@@ -259,7 +258,7 @@ def _follow_environment(*, is_asked_first: bool = False) -> None:
         _turn_off(reason)
         _report_at_exit()
     elif asked is not None and (now is None or vars(asked) != vars(now)):
-        warn_of_unknown_variables()
+        notices.warn_of_unknown_variables()
         _turn_on([asked])
 
 
@@ -377,7 +376,7 @@ def enable(config: AmpConfig | None = None, **settings: Any) -> Handle:
         OpListError: one op is to join two lists.
     """
     if config is None:
-        warn_of_unknown_variables()
+        notices.warn_of_unknown_variables()
         base = AmpConfig.from_env()
     else:
         precision = 'precision="bfloat16"'
@@ -409,17 +408,6 @@ def disable() -> None:
 def is_enabled() -> bool:
     """Tells whether amp_tf is on in this process, by the environment or by :func:`enable`."""
     return _active() is not None
-
-
-def warn_of_unknown_variables() -> None:
-    """Warns once of each variable that looks like one of amp_tf's and is not."""
-    for name, close in find_unknown_variables():
-        fix = "docs/variables.md lists the variables"
-        if close:
-            fix = f"Write {close}, if that is meant"
-        notices.warn_once(
-            f"variable.{name}", "this is not a variable of amp_tf", where=name, fix=fix
-        )
 
 
 def _is_forbidden() -> bool:

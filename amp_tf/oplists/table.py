@@ -410,8 +410,6 @@ HARMLESS = Trait(
     CONTROL_FLOW,
     READ_OPS,
 )
-#: Ops with which a scaled step finds gradients that overflowed.
-FINITE_TESTS = Trait("IsFinite")
 #: Ops that run Python code.
 PYTHON = Trait("EagerPyFunc PyFunc PyFuncStateless")
 #: Ops that read numbers from text, bytes, tables or Python.
