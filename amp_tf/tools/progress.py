@@ -72,12 +72,17 @@ class _Lines:
         self._ended: threading.Event | None = None  #: ends the thread, if there is one
 
     def __call__(self, text: str) -> None:
+        if not text:
+            self._end()
+            return
         self._text = text
-        if text and self._ended is None:
+        if self._ended is None:
             self._ended = threading.Event()
             name = f"{self._command} tells what it is doing"
             threading.Thread(target=self._tell, args=(self._ended,), name=name, daemon=True).start()
-        elif not text and self._ended is not None:
+
+    def _end(self) -> None:
+        if self._ended is not None:
             self._ended.set()
             self._ended = None
 

@@ -30,16 +30,14 @@ def tellers():
     ]
 
 
-@pytest.fixture
-def log(capsys):
-    """Returns a function that gives all that was written to stderr."""
-    written = []
+def stderr(monkeypatch):
+    """Returns a function that gives what will be written to stderr.
 
-    def text():
-        written.append(capsys.readouterr().err)
-        return "".join(written)
-
-    return text
+    What a thread writes while pytest's capsys is read is lost, and pytest takes back what a fixture
+    puts in the place of ``sys.stderr``.
+    """
+    monkeypatch.setattr(sys, "stderr", written := io.StringIO())
+    return written.getvalue
 
 
 def test_a_terminal_has_one_line_that_changes(monkeypatch):
@@ -51,8 +49,9 @@ def test_a_terminal_has_one_line_that_changes(monkeypatch):
     assert not tellers()
 
 
-def test_a_log_gets_lines_while_one_step_takes_long(log, monkeypatch):
+def test_a_log_gets_lines_while_one_step_takes_long(monkeypatch):
     monkeypatch.setattr(progress, "_EVERY_S", 0.01)
+    log = stderr(monkeypatch)
     told = progress.on_stderr("amp-tf compare")
     told("batch 1 of 8")
     wait_for(lambda: log().count("batch 1 of 8") >= 2)
@@ -65,14 +64,16 @@ def test_a_log_gets_lines_while_one_step_takes_long(log, monkeypatch):
     assert all(line.startswith("amp-tf compare: batch ") for line in lines)
 
 
-def test_a_log_gets_nothing_of_what_is_done_at_once(log):
+def test_a_log_gets_nothing_of_what_is_done_at_once(monkeypatch):
+    log = stderr(monkeypatch)
     with progress.during(progress.on_stderr("amp-tf rewrite"), "rewriting model"):
         assert tellers()
     wait_for(lambda: not tellers())
     assert log() == ""
 
 
-def test_what_fails_is_not_told_of_any_more(log):
+def test_what_fails_is_not_told_of_any_more(monkeypatch):
+    stderr(monkeypatch)
     with (
         pytest.raises(ZeroDivisionError),
         progress.during(progress.on_stderr("amp-tf rewrite"), "rewriting model"),
