@@ -18,8 +18,9 @@ from amp_tf.graph.names import FreshNames
 from amp_tf.graph.reader import read_function, read_graph
 from amp_tf.graph.templates import Templates
 from amp_tf.graph.view import GraphView
+from amp_tf.offline.bodies import Body
 from amp_tf.offline.reading import Checkpoint
-from amp_tf.offline.variables import BeyondRange, Body, Changes, search_variables
+from amp_tf.offline.variables import BeyondRange, Changes, search_variables
 from amp_tf.oplists import table
 from amp_tf.reporting.weights import Weights
 

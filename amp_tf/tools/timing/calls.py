@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import numbers
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
@@ -13,6 +14,7 @@ from amp_tf.hooks import summary, switch
 from amp_tf.reporting import reports
 from amp_tf.tools.timing.recording import LEAST, device
 from amp_tf.tools.timing.rounds import Run, Timed, take_rounds
+from amp_tf.values import check_count, invalid
 
 _WHERE = "amp_tf.time"
 _SECONDS = 0.5  # of one way in a round
@@ -45,6 +47,9 @@ def time(
         ConfigError: an argument is not valid, or amp_tf is on already.
         AmpError: amp_tf converts nothing in the function.
     """
+    check_count(rounds, where=f"{_WHERE}, rounds")
+    if not isinstance(minutes, numbers.Real):
+        raise invalid(minutes, f"{_WHERE}, minutes", "a number")
     if switch.is_enabled():
         raise ConfigError(
             "amp_tf is on",
