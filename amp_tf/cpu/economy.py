@@ -1,4 +1,4 @@
-"""The cost model: the times of nodes on a CPU, and the nodes that are not faster there in 16 bit.
+"""The cost model: leaves the nodes in float32 that are not faster in 16 bit on a CPU.
 
 Each op is faster in one of the types, and an edge between types costs a cast. The cheapest choice
 for all nodes together is a minimum cut (:class:`amp_tf.graph.algorithms.Network`). Nodes in a loop
@@ -20,7 +20,6 @@ costs grow with the batch.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 import statistics
@@ -30,37 +29,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from amp_tf.cpu.prices import Prices
 from amp_tf.graph.algorithms import SINK, SOURCE, UNBOUNDED, Network, connected, numbers_of
-from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node, Port, Unit, UnitMask, indices
 from amp_tf.graph.sizes import KnownShapes, Lifetimes, Shapes, element_count, shape_of
-from amp_tf.graph.view import GraphView
-from amp_tf.oplists.cost_tables import (
-    BROADCAST,
-    CHANNELS_FIRST,
-    CHANNELS_FIRST_LAYOUTS,
-    FREE_OP,
-    POINTWISE_FIRST,
-    SLOW,
-    SLOW_IF_LARGE,
-    SLOW_IF_STRIDED,
-    TRANSPOSED,
-    TRANSPOSING,
-    VECTOR_TAPS,
-    CostTable,
-    Pair,
-    padding_factor,
-)
-from amp_tf.oplists.fusions import SWISH
-from amp_tf.oplists.table import BROADCASTING, PICKING, VARIABLE_VALUES
+from amp_tf.oplists.cost_tables import Pair
+from amp_tf.oplists.table import PICKING, VARIABLE_VALUES
 from amp_tf.oplists.targets import XLA_WIDENS
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.decisions import Decision, Verdict
 from amp_tf.painting.eligibility import paired_maxima
 from amp_tf.painting.reasons import Balance, Rule
-from amp_tf.painting.remapper import computed_with_products, costs_nothing, find_swishes
+from amp_tf.painting.remapper import computed_with_products, costs_nothing
 from amp_tf.painting.ties import loop_units
-from amp_tf.painting.work import count_runs, filter_shape, input_shapes, operations_of
 
 _AS_IT_IS: Mapping[int, Shapes] = MappingProxyType({})
 _UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
@@ -70,90 +51,8 @@ _UNMATCHED = "a pooling and its gradient are slow in two types, and one of them 
 #: any op loses on an element.
 _NS_PER_BYTE = 16.0
 _BYTES_SAVED = 2  #: by an element in 16 bit
-_SMALL = 8  #: an input with so many times fewer elements takes no time to read
 #: a time at which less than half the peak is live in float32 is no peak once all tensors are halved
 _HALF = 2
-
-
-class Prices:
-    """The times of a graph's nodes on a CPU, as (in float32, in 16 bit), in ns.
-
-    Attributes:
-        runs: how many times each node is taken to run.
-        swishes: the pairs of nodes that TensorFlow's remapper will compute as one, if both have one
-            type.
-    """
-
-    def __init__(self, view: GraphView, shapes: Shapes, table: CostTable) -> None:
-        self.runs = count_runs(view)
-        self.swishes = find_swishes(view)
-        self._table = table
-        self._view = view
-        self._shapes = shapes
-        # The second node of a swish has the time of both.
-        self._op_of: dict[Node, str] = {}
-        for gate, product in self.swishes:
-            self._op_of[gate] = FREE_OP
-            self._op_of[product] = SWISH
-        self.product = functools.cache(self._find_product)
-        self._row = functools.cache(self._find_row)
-
-    def op(self, node: Node, elements: float) -> Pair:
-        """Returns the time of one run of a node that is no product.
-
-        Args:
-            node: the node; products have :meth:`product`.
-            elements: the number of elements of its largest tensor.
-        """
-        op, variant = self._row(node)
-        return self._table.of_op(op, elements, variant)
-
-    def product_of(self, node: Node, operations: float, elements: float) -> Pair:
-        """Returns the time of one run of a product, by the elements of what it reads and writes."""
-        op = self._view.ops[node]
-        variant = self.variant(node)
-        kernel = filter_shape(self._view, node, self._shapes)
-        computed = operations * padding_factor(op, kernel, variant)
-        results = element_count(shape_of(self._shapes, self._view.names[node])) or 0
-        return self._table.of_product(op, computed, elements, variant, results)
-
-    def variant(self, node: Node) -> str:
-        """Returns the suffix of a product's row in the table of costs."""
-        op = self._view.ops[node]
-        proto = self._view.protos[node]
-        kernel = filter_shape(self._view, node, self._shapes)
-        if op in SLOW_IF_STRIDED and max(proto.attr["strides"].list.i, default=1) > 1:
-            return SLOW
-        if op in SLOW_IF_LARGE and kernel is not None and math.prod(kernel[:2]) > VECTOR_TAPS:
-            return SLOW
-        if any(value_of(proto, name).b for name in TRANSPOSING):
-            return TRANSPOSED
-        if value_of(proto, "data_format").s not in CHANNELS_FIRST_LAYOUTS:
-            return ""
-        if kernel is not None and math.prod(kernel[:-2]) == 1:
-            return POINTWISE_FIRST
-        return CHANNELS_FIRST
-
-    def _find_product(self, node: Node) -> Pair | None:
-        """Returns the time of one run of a product, ``None`` if its shapes are unknown."""
-        operations = operations_of(self._view, node, self._shapes)
-        if operations is None:
-            return None
-        results = self._shapes.output_shapes(self._view.names[node])
-        tensors = (*input_shapes(self._view, node, self._shapes), *results)
-        elements = sum(element_count(shape) or 0 for shape in tensors)
-        return self.product_of(node, operations, elements)
-
-    def _find_row(self, node: Node) -> tuple[str, str]:
-        """Returns the op and the suffix of the row of a node that is no product."""
-        op = self._op_of.get(node, self._view.ops[node])
-        if op in BROADCASTING:
-            result = element_count(shape_of(self._shapes, self._view.names[node]))
-            for shape in input_shapes(self._view, node, self._shapes):
-                count = element_count(shape)
-                if count is not None and result is not None and count * _SMALL <= result:
-                    return op, BROADCAST
-        return op, ""
 
 
 class _Port(NamedTuple):

@@ -269,7 +269,7 @@ def times_before_and_now(basis: Basis, figures: Figures, is_f16: Any) -> tuple[A
     Returns:
         Two arrays by node, in ns; zero if unknown.
     """
-    from amp_tf.cpu.economy import Prices  # where costs are asked for: a GPU's are not known
+    from amp_tf.cpu.prices import Prices  # where costs are asked for: a GPU's are not known
 
     view = basis.view
     costs = basis.resolution.costs

@@ -143,7 +143,7 @@ def _basis(form: Form, casts: Edits, shapes: KnownShapes, as_given: Form | None)
     if has_costs(basis):
         # Imported now, because figures may be computed at exit, when the package on disk may be
         # another one.
-        importlib.import_module("amp_tf.cpu.economy")
+        importlib.import_module("amp_tf.cpu.prices")
     return basis
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import amp_tf
-from amp_tf.cpu.economy import Prices
+from amp_tf.cpu.prices import Prices
 from amp_tf.graph.reader import read_graph
 from amp_tf.graph.sizes import KnownShapes
 from amp_tf.graph.templates import Templates

@@ -82,9 +82,9 @@ def test_why_nothing_is_timed_names_no_other_function(few):
 def test_misuse_is_refused():
     with amp_tf.enable(BF16), pytest.raises(ConfigError, match=r"amp_tf\.time: amp_tf is on"):
         amp_tf.time(tf.abs, 1.0)
-    with pytest.raises(ConfigError, match="amp_tf.time, rounds: 'many' is not a valid value"):
+    with pytest.raises(ConfigError, match=r"amp_tf\.time, rounds: 'many' is not a valid value"):
         amp_tf.time(tf.abs, 1.0, rounds="many")
-    with pytest.raises(ConfigError, match="amp_tf.time, minutes: None is not a valid value"):
+    with pytest.raises(ConfigError, match=r"amp_tf\.time, minutes: None is not a valid value"):
         amp_tf.time(tf.abs, 1.0, minutes=None)
 
 
