@@ -30,6 +30,7 @@ from amp_tf.reporting.graphs import GraphReport
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.arguments import check_arguments, graph_def_of
 from amp_tf.rewriting.form import Form, Job, Pass
+from amp_tf.rewriting.hoisting import hoist
 from amp_tf.rewriting.holding import delay, make_late
 from amp_tf.rewriting.planning import plan_edits
 from amp_tf.rewriting.recording import Log, report_of
@@ -56,7 +57,7 @@ PREPARATIONS = (
 )
 #: The passes that change a graph where a painting shows that it helps.
 CORRECTIONS = (
-    Pass("hoist", "chooses", functools.partial(_run_late, "hoisting", "hoist")),
+    Pass("hoist", "converts", hoist),
     Pass("split in float32", "converts", split_in_float32),
 )
 

@@ -182,7 +182,7 @@ LOOP = """
 def without_cpu(monkeypatch):
     """Nothing that only auto on CPUs needs can be imported, whatever was before."""
     monkeypatch.delattr(amp_tf, "cpu", raising=False)
-    rewriting = [f"amp_tf.rewriting.{name}" for name in ("folding", "hoisting", "lifting")]
+    rewriting = [f"amp_tf.rewriting.{name}" for name in ("folding", "lifting")]
     needed = ("amp_tf.cpu", *rewriting)
     for name in [*sys.modules, *needed]:
         if name.startswith(needed):

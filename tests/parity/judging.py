@@ -98,9 +98,11 @@ def knobs_for_original(graph, mode):
 def undone():
     """Leaves out what amp_tf does and the original does not."""
     undifferent = [row for row in pipeline.PREPARATIONS if row.name in ("split", "fold", "lift")]
+    others = [row for row in pipeline.CORRECTIONS if row.name != "hoist"]
     with contextlib.ExitStack() as stack:
         stack.enter_context(without(differing()))
         stack.enter_context(mock.patch.object(pipeline, "PREPARATIONS", undifferent))
+        stack.enter_context(mock.patch.object(pipeline, "CORRECTIONS", others))
         # TensorFlow's cast of a reference waits for nothing, and all readers share it.
         stack.enter_context(mock.patch.object(planning, "awaited_by_cast", return_value=()))
         yield

@@ -19,6 +19,8 @@ from tests.oracle import DEFAULT, DT_FLOAT, Mode, OriginalFailedError, run_origi
 from tests.parity.comparison import JUDGED, config_for, run_ours
 from tests.parity.judging import has_kernel
 from tests.parity.test_cpp_cases import SIMPLE
+from tests.rewriting.test_hoisting import EARLY
+from tests.rewriting.test_hoisting import LOOP as LOOP_OF_PRODUCTS
 from tests.rewriting.test_sharing import SHARED, TWO_READS, X
 from tests.small_graphs import graph, run
 
@@ -496,6 +498,16 @@ def test_shared_reads():
             if node.op == "Cast":
                 cast.add(node.input[0])
         assert len(cast & {"r1", "r2"}) == expected
+
+
+@pytest.mark.parametrize("mode", BOTH)
+def test_hoisted_reads(mode):
+    """A weight that a loop only reads is cast before it; TensorFlow casts it in each iteration."""
+    graph_def = graph(LOOP_OF_PRODUCTS)
+    for rewritten, expected in ((run_original, {"read"}), (run_ours, {EARLY})):
+        result = rewritten(graph_def, mode, ("fetch",)).graph
+        cast = {node.input[0] for node in result.node if node.op == "Cast"}
+        assert cast & {"read", EARLY} == expected
 
 
 def test_call_boundary():

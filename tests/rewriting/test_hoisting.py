@@ -13,6 +13,7 @@ import tensorflow as tf
 import amp_tf
 from amp_tf.graph.names import HOIST_SUFFIX as SUFFIX
 from amp_tf.oplists.cost_tables import SHIPPED
+from amp_tf.oplists.hardware import Hardware
 from tests.rewriting.rewritten import AUTO, BF16_CPU
 from tests.small_graphs import function, graph, run
 
@@ -148,6 +149,20 @@ def test_a_weight_is_read_and_cast_before_the_loop(monkeypatch):
         assert after[ENTER].attr[key] == before["w_in"].attr[key]
     assert after[EARLY].attr == before["read"].attr
     check_same(proto, result, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("config", "hardware"),
+    [
+        (amp_tf.AmpConfig(precision="bfloat16"), BF16_CPU),
+        (amp_tf.AmpConfig(precision="bfloat16"), Hardware()),
+        (AUTO, Hardware(gpu_capabilities=((7, 0),))),
+    ],
+    ids=["named", "named on a CPU without bfloat16", "GPU"],
+)
+def test_it_moves_wherever_products_are_16_bit(config, hardware):
+    result = rewrite(graph(LOOP), config, hardware=hardware)
+    assert moved(result.graph) == [ENTER, EARLY]
 
 
 def test_of_loops_in_loops_it_leaves_the_innermost_alone(monkeypatch):
@@ -334,9 +349,6 @@ def test_it_stays_in_the_loop_where(why):
 @pytest.mark.parametrize(
     ("config", "preserve"),
     [
-        (amp_tf.AmpConfig(precision="bfloat16"), ()),
-        (amp_tf.AmpConfig(ignore_performance=True), ()),
-        (amp_tf.AmpConfig(level="UNSAFE_FORCE_ALL"), ()),
         (amp_tf.AmpConfig(keep_float32=("read",)), ()),
         (amp_tf.AmpConfig(keep_float32=("product",)), ()),
         (amp_tf.AmpConfig(allow_remove=("MatMul",)), ()),
