@@ -147,7 +147,7 @@ LIMITS = (
         cases="1e-6|1e-3|zeros",
     ),
     Limit(
-        r"tf\.nn/(normalize_moments|moments|batch_normalization|softmax)"
+        r"tf\.nn/(normalize_moments|moments|batch_normalization)|tf\.(math|nn)/softmax"
         r"|keras\.layers/((Batch|Group)Normalization|Softmax|(MultiHead|GroupQuery)?Attention)",
         ALL,
         500.0,
