@@ -99,7 +99,7 @@ def find_loop_reads(form: Form) -> Sequence[LoopRead]:
     read_by: set[str] = set()
     for node in view.nodes_with(table.READ_OPS):
         is_float32 = view.dtypes[view.output_units(node)[0]] == datatypes.FLOAT
-        if is_float32 and view.ops[_handle_source(view, node)] == "Enter":
+        if is_float32 and view.ops[source_of(view, node)] == "Enter":
             candidates.add(node)
             read_by.update(view.ops[reader] for reader, _ in view.readers(node))
     if read_by.isdisjoint(form.job.products):
@@ -184,7 +184,7 @@ class _LoopSearch:
         # The loops in which, or in a loop inside, a node may write a variable.
         self._written: set[Path] = {()}
         for node, loop in enumerate(loops):
-            if loop not in self._written and _may_write(view, node, form.job.templates.is_function):
+            if loop not in self._written and may_write(view, node, form.job.templates.is_function):
                 self._written.update(loop[:depth] for depth in range(1, len(loop) + 1))
 
     def movable(self) -> list[LoopRead]:
@@ -195,7 +195,7 @@ class _LoopSearch:
         found = []
         reads = set(self._reads).difference(self._kept, self._in_branches())
         for read in sorted(reads):
-            entry = _handle_source(view, read)
+            entry = source_of(view, read)
             loop = self._behind[entry]
             if entry in self._kept or loop in self._written:
                 continue
@@ -294,7 +294,7 @@ class _LoopSearch:
         return found
 
 
-def _handle_source(view: GraphView, reader: Node) -> Node:
+def source_of(view: GraphView, reader: Node) -> Node:
     """Returns the node that a node's first input comes from, Identities skipped."""
     source, _ = view.inputs(reader)[0]
     seen = set()
@@ -304,7 +304,7 @@ def _handle_source(view: GraphView, reader: Node) -> Node:
     return source
 
 
-def _may_write(view: GraphView, node: Node, is_function: Callable[[str], bool]) -> bool:
+def may_write(view: GraphView, node: Node, is_function: Callable[[str], bool]) -> bool:
     """Tells whether a node may write a variable."""
     signature = view.signatures[node]
     if signature.op in table.HARMLESS:

@@ -32,6 +32,7 @@ from amp_tf.rewriting.arguments import check_arguments, graph_def_of
 from amp_tf.rewriting.form import Form, Job, Pass
 from amp_tf.rewriting.hoisting import hoist
 from amp_tf.rewriting.holding import delay, make_late
+from amp_tf.rewriting.loop_casts import move_casts
 from amp_tf.rewriting.planning import plan_edits
 from amp_tf.rewriting.recording import Log, report_of
 from amp_tf.rewriting.sharing import find_narrow_units, part_lists, share_reads
@@ -209,6 +210,11 @@ def rewrite_program(
     with log.before([root, *functions]):
         job = Job.of(config, resolution, library, root=root, traced=traced, is_compiled=True)
         results = _rewrite_functions([root, *functions], job)
+        moved = move_casts([result.graph for result in results], job.templates)
+    for number, result in enumerate(results):
+        name = result.graph.signature.name
+        if name in moved:
+            results[number] = RewriteResult(moved[name], result.report, changed=True)
     reports: list[GraphReport] = []
     for result in results:
         reports += result.report.graphs

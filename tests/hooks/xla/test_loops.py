@@ -185,6 +185,36 @@ def test_what_a_recurrent_layer_keeps_for_products_is_16_bit_and_no_number_chang
     assert stacks(wide) == {"f32"}
 
 
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_weights_are_cast_before_loops_and_no_number_changes(precision, monkeypatch):
+    variable = tf.Variable(W)
+    gradients = recurrent_gradients("LSTM")
+    x = tensor(3, 4, 5, 8)
+
+    def turned(y, turns):
+        def body(i, y):
+            return i + 1, tf.tanh(y @ variable)
+
+        return tf.while_loop(lambda i, y: i < turns, body, (0, y), maximum_iterations=turns)[1]
+
+    def looped(x):
+        y = turned(x[:, 0], 3)
+        variable.assign(2.0 * variable)
+        return turned(y, 2), *gradients(x)
+
+    install(xla, AmpConfig(precision=precision))
+    function = jitted(looped)
+    variable.assign(W)
+    found = function(x)
+    added = [arg.name for name in clones() for arg in registered(name).signature.input_arg]
+    assert sum("amp_tf_cast" in name for name in added) >= 2 * 4  # in bodies and conditions
+    monkeypatch.setattr(pipeline, "move_casts", lambda functions, templates: {})
+    variable.assign(W)
+    expected = jitted(looped)(x)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def kept_in_float32():
     """The ops whose results loops keep for their gradients in float32."""
     kept = set()
