@@ -401,11 +401,11 @@ BIAS_SUMS = Trait("Add AddN AddV2")
 FILTER_SOURCES = Trait("_Arg Const Identity Placeholder ReadVariableOp")
 #: Ops that read a variable, and may be moved before the loop in which they stand.
 READ_OPS = Trait("ReadVariableOp")
-#: Ops that take a resource and cannot write a variable: they read one, pass a handle on, or work on
-#: another kind of resource, which TensorFlow checks when they run.
+#: Ops that take a resource and cannot write a variable of floats: they read one, pass a handle on,
+#: or work on another kind of resource, which TensorFlow checks when they run.
 HARMLESS = Trait(
-    """Identity ResourceGather StackPopV2 StackPushV2 TensorArrayGatherV3 TensorArrayGradV3
-    TensorArrayReadV3 TensorArrayScatterV3 TensorArraySizeV3 TensorArrayWriteV3
+    """Identity ResourceGather RngReadAndSkip StackPopV2 StackPushV2 TensorArrayGatherV3
+    TensorArrayGradV3 TensorArrayReadV3 TensorArrayScatterV3 TensorArraySizeV3 TensorArrayWriteV3
     VarIsInitializedOp VariableShape""",
     CONTROL_FLOW,
     READ_OPS,
@@ -475,6 +475,8 @@ VARIABLE_VALUES = Trait("ReadVariableOp ResourceGather ResourceGatherNd")
 VARIABLE_QUESTIONS = Trait("DestroyResourceOp DisableCopyOnRead VarIsInitializedOp VariableShape")
 #: Ops that write a resource variable.
 VARIABLE_WRITES = Trait("AssignVariableOp")
+#: Ops that write a resource variable of the type that their attribute ``dtype`` has.
+TYPED_WRITES = Trait("AssignAddVariableOp AssignSubVariableOp", VARIABLE_WRITES)
 #: Ops that write a checkpoint, with their first input that is a value.
 CHECKPOINT_WRITES = {"SaveV2": 3}
 #: Ops that read a checkpoint.

@@ -21,7 +21,7 @@ A read leaves only the innermost of nested loops. The early read gives the same 
 ones:
 
 - *Nobody writes meanwhile.* Two handles may stand for one variable, so no node of the loop, or of
-  one inside it, may be able to write any variable.
+  one inside it, may be able to write any float32 variable.
 - *Earlier writes are seen.* A loop is reached through its Enters alone, so every node before a late
   read is before some Enter of the loop. The early read waits for all that any of them reads or
   waits for.
@@ -305,10 +305,12 @@ def source_of(view: GraphView, reader: Node) -> Node:
 
 
 def may_write(view: GraphView, node: Node, is_function: Callable[[str], bool]) -> bool:
-    """Tells whether a node may write a variable."""
+    """Tells whether a node may write a float32 variable."""
     signature = view.signatures[node]
     if signature.op in table.HARMLESS:
         return False
+    if signature.op in table.TYPED_WRITES:
+        return bool(view.protos[node].attr["dtype"].type == datatypes.FLOAT)
     if signature.holds_functions or signature.op in table.PYTHON or is_function(signature.op):
         return True
     types = {view.dtypes[unit] for unit in view.input_units(node)}

@@ -16,10 +16,9 @@ becomes, with the read and the cast before the loop::
         return MatMul(y, amp_tf_cast_0), w, amp_tf_cast_0
 
 The nodes in the body stay, without readers, and XLA drops them. A float32 loop variable that the
-body gives back is treated alike. A loop is left as it is if it may write a variable or calls a
-function, because that may write one, and if something else calls its body or condition. Loops that
-TensorFlow's graph optimizers see are no functions: there :mod:`amp_tf.rewriting.hoisting` moves the
-reads.
+body gives back is treated alike. A loop is left as it is if it, or a function that it calls, may
+write a float32 variable, and if something else calls its body or condition. Loops that TensorFlow's
+graph optimizers see are no functions: there :mod:`amp_tf.rewriting.hoisting` moves the reads.
 """
 
 from __future__ import annotations
@@ -73,10 +72,9 @@ def move_casts(functions: Iterable[Any], templates: Templates) -> Mapping[str, A
             condition = loop.attr["cond"].func.name
             if any(each not in given or callers[each] != 1 for each in (body, condition)):
                 continue
-            view = read_function(given[body], templates)
-            others = read_function(given[condition], templates)
-            if _may_write(view, templates) or _may_write(others, templates):
+            if _may_write((body, condition), given, templates):
                 continue
+            view = read_function(given[body], templates)
             for cast, variable in _casts_of_constants(view):
                 for each in (name, body, condition):
                     changed.setdefault(each, copy.deepcopy(given[each]))
@@ -98,10 +96,22 @@ def _check(function: Any, templates: Templates) -> None:
         )
 
 
-def _may_write(view: GraphView, templates: Templates) -> bool:
-    """Tells whether a function may write a variable."""
-    inner = range(len(view.nodes_with((ARG_OP, RETVAL_OP))), view.node_count)
-    return any(may_write(view, node, templates.is_function) for node in inner)
+def _may_write(names: Iterable[str], given: Mapping[str, Any], templates: Templates) -> bool:
+    """Tells whether some functions, or those that they call, may write a float32 variable."""
+    called = dict.fromkeys(names)
+    unvisited = list(called)
+    while unvisited:
+        view = read_function(given[unvisited.pop()], templates)
+        inner = range(len(view.nodes_with((ARG_OP, RETVAL_OP))), view.node_count)
+        for node in inner:
+            callees = set(referenced(view.protos[node])) - {view.ops[node]}
+            if callees and callees <= given.keys():
+                new = callees - called.keys()
+                called |= dict.fromkeys(new)
+                unvisited += new
+            elif may_write(view, node, templates.is_function):
+                return True
+    return False
 
 
 def _casts_of_constants(body: GraphView) -> Iterator[tuple[Node, int]]:

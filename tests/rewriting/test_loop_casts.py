@@ -84,12 +84,16 @@ def test_a_weight_and_a_value_that_no_turn_changes_are_cast_before_the_loop():
     assert [products[name].input[1] for name in ("product", "again")] == names
 
 
-CALL = "      call = StatefulPartitionedCall(x) Tin=[float32] Tout=[float32] f=wave\n"
+CALL = (
+    "      call = StatefulPartitionedCall(x, w, v) Tin=[float32, resource, float32] Tout=[float32] "
+    "f={}\n"
+)
 WAVE = """
-    function wave(x: float32) -> (y: float32)
+    function wave(x: float32, w: resource, v: float32) -> (y: float32)
       y = Sin(x)
       return y = y:y:0
 """
+SETTER = WAVE.replace("wave", "setter").replace("      y = ", f"{WRITING}      y = ")
 
 
 @pytest.mark.parametrize(
@@ -98,13 +102,28 @@ WAVE = """
         ((MAIN, COND, BODY.replace(READ, WRITING + READ)), "the body writes"),
         ((MAIN, COND.replace(LESS, WRITING + LESS), BODY), "the condition writes"),
         ((MAIN, COND, BODY, OTHER), "another loop has its body"),
-        ((MAIN, COND, BODY.replace(READ, CALL + READ), WAVE), "it calls a function"),
+        ((MAIN, COND, BODY.replace(READ, CALL.format("setter") + READ), SETTER), "a call writes"),
+        ((MAIN, COND, BODY.replace(READ, CALL.format("f") + READ), WAVE), "a function is unknown"),
     ],
 )
 def test_a_loop_stays_as_it_is_where(texts, why):
     found = rewritten(*texts)
     assert len(nodes(found["main"])["loop"].input) == 5, why
     assert len(found["body"].signature.input_arg) == 4
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        CALL.format("wave"),
+        "      write = AssignVariableOp(w, i) dtype=int32\n",
+        "      count = AssignAddVariableOp(w, i) dtype=int32\n",
+    ],
+    ids=["a function that writes nothing", "an integer", "a count"],
+)
+def test_other_calls_and_writes_do_not_matter(added):
+    found = rewritten(MAIN, COND, BODY.replace(READ, added + READ), WAVE)
+    assert len(nodes(found["main"])["loop"].input) == 7
 
 
 def test_what_turns_change_is_cast_in_the_loop():
