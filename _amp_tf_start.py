@@ -60,6 +60,9 @@ _ENVIRON = os._Environ
 # Once there is one, the methods are wrapped for good.
 _follower: "Callable[[str], None] | None" = None
 _was_asked_for = False  # when Python began: a program that turns it off itself is warned at its end
+# Where Python began with the switch on: relative paths in variables are meant from there. Empty
+# where the program sets the variables itself, wherever it is by then.
+folder = ""
 
 
 class AmpTfStart:
@@ -83,9 +86,11 @@ class AmpTfStart:
 
 def install() -> None:
     """Adds the finder, unless ``AMP_TF_DISABLE`` forbids it. Idempotent."""
-    global _was_asked_for
+    global _was_asked_for, folder
     if not _is_disabled():
-        _was_asked_for = _was_asked_for or _is_asked_for()
+        if _is_asked_for():
+            _was_asked_for = True
+            folder = _current_folder()
         if not any(isinstance(finder, AmpTfStart) for finder in sys.meta_path):
             sys.meta_path.insert(0, AmpTfStart())
 
@@ -207,6 +212,13 @@ def _warn_at_exit_if_idle() -> None:
             )
 
     atexit.register(warn)
+
+
+def _current_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was deleted
+        return ""
 
 
 def _is_asked_for() -> bool:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Set
 from typing import Any
 
+import _amp_tf_start
 from amp_tf.errors import ConfigError
 from amp_tf.files import read_regular
 from amp_tf.precision import Precision
@@ -82,7 +83,9 @@ def _absolute(path: str) -> str:
 @functools.cache
 def _absolute_from_start(path: str) -> str:
     """Returns the same path whenever a variable is read, wherever the program is by then."""
-    return _absolute(path)
+    # An older checkout's _amp_tf_start may be installed, which does not know where that was.
+    began_in = getattr(_amp_tf_start, "folder", "")
+    return _absolute(os.path.join(began_in, path))
 
 
 def check_bool(value: object, *, where: str) -> bool:
@@ -251,6 +254,8 @@ def read_patterns(text: str, name: str) -> tuple[str, ...]:
     for item in map(str.strip, items):
         if item.startswith(FILE):
             path = _QUOTED.sub(r"\1", item.removeprefix(FILE))
+            if path:
+                path = _absolute_from_start(path)
             patterns += read_pattern_file(path, where=name)
         elif item:
             patterns.append(check_pattern(item, where=name))

@@ -99,7 +99,7 @@ def run_script(arguments: list[str]) -> int:
     exit status arrives as its ``SystemExit``. Without a script it is 2, without the module
     1, as from Python itself.
     """
-    if arguments and arguments[0] in COMMANDS and not os.path.exists(arguments[0]):
+    if arguments and arguments[0] in COMMANDS and not _is_program(arguments[0]):
         return main(arguments)
     if arguments[:1] in (["-h"], ["--help"]):
         print(USAGE)
@@ -120,8 +120,8 @@ def run_script(arguments: list[str]) -> int:
             f"there is no module {home or path!r}. Check its name, and that it is installed for "
             f"{sys.executable}"
         )
-    elif not as_module and not os.path.exists(path):
-        why = f"there is no file {path!r}. Check its name and the current folder"
+    elif not as_module and not _is_program(path):
+        why = f"there is no script {path!r}. Check its name and the current folder"
     if why:
         print(f"python -m amp_tf: {why}.", file=sys.stderr)
         return 1 if as_module else 2  # as Python does
@@ -136,3 +136,10 @@ def run_script(arguments: list[str]) -> int:
         sys.path[0] = os.path.dirname(os.path.realpath(path))
     runpy.run_path(path, run_name="__main__")
     return 0
+
+
+def _is_program(path: str) -> bool:
+    """Tells whether Python runs a path: a file, or a folder that holds a ``__main__.py``."""
+    if os.path.isdir(path):
+        return os.path.exists(os.path.join(path, "__main__.py"))
+    return os.path.exists(path)

@@ -105,9 +105,10 @@ def describe_unmatched(patterns: Iterable[str], names: Iterable[str]) -> str:
     found = []
     for pattern in patterns[:_MOST_UNMATCHED]:
         close: list[str] = []
+        path = "/".join(layer_components(pattern))
         if is_layer_pattern(pattern):
-            close = closest_layers("/".join(layer_components(pattern)), paths)
-        if close:
+            close = closest_layers(path, paths)
+        if close and close[0] != path:  # else the layer is in graphs that are not converted
             pattern = f"{pattern} (did you mean {LAYER}{close[0]}?)"
         found.append(pattern)
     more = len(patterns) - _MOST_UNMATCHED

@@ -212,7 +212,7 @@ REPLICA_THREADS = Internal(
 )
 TRACES = Internal(
     "tensorflow.python.eager.polymorphic_function.function_context: make_function_context",
-    "trace functions for each scope in which they are called, and anew once amp_tf is on",
+    "trace functions for each scope in which they are called, and anew under other settings",
     SCOPES_FAIL,
 )
 

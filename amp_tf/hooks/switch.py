@@ -358,9 +358,9 @@ def enable(config: AmpConfig | None = None, **settings: Any) -> Handle:
     So does ``TF_ENABLE_AUTO_MIXED_PRECISION=1``. It may be called before or after TensorFlow is
     imported. A ``tf.function`` that ran before is traced anew, and so is a Keras model's step.
     Build TF1 graphs after the call: their losses are scaled as they are built, and what a session
-    ran already stays as it is. Called again, it replaces the settings until its handle takes them
-    back. With ``AMP_TF_DISABLE=1`` it only says so: any program can be run without amp_tf from
-    outside.
+    ran already stays as it is. Called again, it replaces the settings, for what ran before, too,
+    until its handle takes them back. With ``AMP_TF_DISABLE=1`` it only says so: any program can be
+    run without amp_tf from outside.
 
     Args:
         config: what to convert, in place of what the environment variables say.

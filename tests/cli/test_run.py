@@ -111,7 +111,9 @@ def test_the_status_of_the_command_is_kept(target):
 def test_a_command_of_amp_tf_is_run_unless_there_is_such_a_file(target, tmp_path):
     ended = start(["-m", "amp_tf", "run", "--", "echo", "hello"], target)
     assert (ended.returncode, ended.stdout) == (0, "hello\n")
+    (target / "doctor").mkdir()  # such as a folder for its output
     helped = start(["-m", "amp_tf", "doctor", "--help"], target)
+    (target / "doctor").rmdir()
     assert (helped.returncode, helped.stdout.split()[:3]) == (0, ["usage:", "amp-tf", "doctor"])
     (target / "doctor").write_text("print('mine')")
     assert start(["-m", "amp_tf", "doctor"], target).stdout == "mine\n"
@@ -125,9 +127,10 @@ def test_a_command_of_amp_tf_is_run_unless_there_is_such_a_file(target, tmp_path
         (
             ["none.py"],
             2,
-            "python -m amp_tf: there is no file 'none.py'. Check its name and the current "
+            "python -m amp_tf: there is no script 'none.py'. Check its name and the current "
             "folder.\n",
         ),
+        (["/"], 2, "python -m amp_tf: there is no script '/'. "),
         (
             ["-m", "none.such"],
             1,

@@ -87,6 +87,10 @@ def test_one_direction_must_be_given(capsys, options):
             "tune: no-such-program: cannot be started (No such file or directory)",
         ),
         (
+            ["sh", "-c", "echo no data; exit 3"],
+            "failed.txt has its output)). If the program fails, mend that first; else name a ",
+        ),
+        (
             ["rm", "-r", "keep.txt.runs"],
             "keep.txt.runs: cannot be written (No such file or directory). The runs",
         ),

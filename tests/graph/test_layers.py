@@ -210,6 +210,11 @@ def test_what_matched_nothing_is_told_with_the_closest_layer(is_recorded):
     assert told == f"^loss$, layer:encoder/blok_12 (did you mean layer:{close}?), layer:qqqq"
 
 
+def test_a_layer_that_matched_no_node_is_not_proposed_for_itself():
+    record()  # such a layer may have run only before these settings were in force
+    assert describe_unmatched(["layer:block_12"], ["add"]) == "layer:block_12"
+
+
 @pytest.mark.parametrize(
     ("name", "path", "belongs"),
     [

@@ -64,6 +64,29 @@ def test_a_folder_is_relative_to_where_the_program_began(tmp_path):
     assert not [*(tmp_path / "elsewhere").iterdir()]
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_variables_are_meant_from_where_the_program_began(when, tmp_path):
+    """Whether it leaves that folder before TensorFlow is imported, or between two readings."""
+    lines = ["import os, tensorflow as tf", "os.mkdir('elsewhere'); os.chdir('elsewhere')"]
+    if when == "before":
+        lines = ["import os", *reversed(lines)]
+    code = "\n".join([*lines, "f = tf.function(lambda x: tf.nn.relu(x @ x) @ x + 1.0)"])
+    code += "\nos.environ['AMP_TF_PRECISION'] = 'bf16'; f(tf.ones((16, 16)))"
+    (tmp_path / "keep.txt").write_text("^MatMul_1$\n")
+    settings = {"AMP_TF_REPORT": "reports", "AMP_TF_KEEP_FLOAT32": "@keep.txt"}
+    ended = running.run(["-c", code], tmp_path, {**running.switched_on(), **settings})
+    assert "cannot be read" not in ended.err
+    found = one_report(tmp_path / "reports")
+    settings_of = {row["field"]: row for row in found["settings"]}
+    assert settings_of["keep_float32"] == {
+        "field": "keep_float32",
+        "value": ["^MatMul_1$"],
+        "from": "AMP_TF_KEEP_FLOAT32",
+    }
+    assert settings_of["precision"]["from"] == "AMP_TF_PRECISION"
+    assert not [*(tmp_path / "elsewhere").iterdir()]
+
+
 def test_functions_that_xla_compiles_have_the_sizes_of_their_trace(site_folder, tmp_path):
     """Nodes of a FunctionDef carry no shapes, and what a variable looks like only its graph in
     Python knows.

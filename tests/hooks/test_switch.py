@@ -324,6 +324,14 @@ with amp_tf.enable(config) as handle:
     assert is_converted() and handle.config is config, "in a with block"
     assert (kept(tf.constant(x)).numpy() == first).all(), "its trace with amp_tf"
 assert not is_converted(), "after the block"
+traced = lambda: kept.experimental_get_tracing_count()
+with amp_tf.enable(precision="bfloat16"):
+    count = traced()
+    assert (kept(tf.constant(x)).numpy() == first).all() and traced() == count, "equal settings"
+    with amp_tf.enable(precision="bfloat16", keep_float32=["."]):
+        alone = kept(tf.constant(x)).numpy()
+        assert np.abs(alone - exact).max() < 1e-4 * np.abs(exact).max(), "under other settings"
+    assert (kept(tf.constant(x)).numpy() == first).all() and traced() == count + 1, "as before"
 amp_tf.disable()
 """
     ended = running.run(["-c", code], site_folder, {})

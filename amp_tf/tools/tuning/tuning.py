@@ -145,7 +145,8 @@ class Tuning:
                 why = outcome.failure or f"it is {outcome.value}"
                 raise AmpError(
                     f"there is no {self.goal.metric} in float32 ({why})",
-                    fix="Name a metric that the program has in float32",
+                    fix="If the program fails, mend that first; else name a metric that it has in "
+                    "float32",
                 )
             values.append(outcome.value)
         self._limit = self.goal.limit(values)

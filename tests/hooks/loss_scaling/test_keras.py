@@ -81,6 +81,17 @@ def test_a_training_step_that_was_made_before_amp_tf_was_on_is_made_anew(library
     assert not log("without loss scaling")
 
 
+def test_a_training_step_that_ran_in_bfloat16_is_made_anew_for_float16(library, log):
+    model = make_model(library)
+    with installing.installed(scope, config=amp_tf.AmpConfig(precision="bfloat16")):
+        model.compile("adam", "mse")
+        model.fit(X, Y, batch_size=16, verbose=0)
+    with installing.installed(scope), installed():
+        model.fit(X, Y, batch_size=16, verbose=0)
+        assert model.optimizer.status().steps == 2
+    assert not log("without loss scaling")
+
+
 def test_a_model_whose_program_refuses_a_loss_scale_is_trained_without_one():
     with installed():
         model = make_model(keras)
