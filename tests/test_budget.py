@@ -20,11 +20,11 @@ sys.path.append(str(ROOT / "scripts"))
 import code_sizes  # noqa: E402  (a program of that folder)
 
 BUDGET = {
-    "*.py": (6801, 8),
-    "cli/": (13403, 16),
+    "*.py": (6833, 8),
+    "cli/": (13442, 16),
     "cpu/": (5582, 4),
-    "graph/": (21191, 16),
-    "hooks/": (24377, 23),
+    "graph/": (21207, 16),
+    "hooks/": (24390, 23),
     "loss_scaling/": (18103, 13),
     "offline/": (10018, 7),
     "oplists/": (8265, 8),
@@ -32,9 +32,9 @@ BUDGET = {
     "reporting/": (13044, 9),
     "rewriting/": (22073, 13),
     "tools/": (40798, 32),
-    "package": (207910, 169),
+    "package": (208010, 169),
     "C": (2231, 1),
-    "tests": (290492, 282),
+    "tests": (290828, 282),
     "benchmarks": (75604, 79),
     "scripts": (24583, 25),
 }
