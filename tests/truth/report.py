@@ -3,7 +3,9 @@
 import itertools
 import statistics
 
+from amp_tf.oplists.hardware import cpu_name
 from tests.truth.limits import LIMITS, limit_of
+from tests.truth.modes import MULTIPLIES_BF16
 from tests.truth.yardstick import LIMIT
 
 
@@ -14,12 +16,13 @@ def is_defect(row):
 
 def markdown(rows):
     """The committed table."""
+    computing = "oneDNN" if MULTIPLIES_BF16 else "float32"
     lines = [
         "# Programs in 16 bit, judged against themselves in float32",
         "",
         "Written by `python -m tests.truth --all --table`; `yardstick.py` says what a ratio is. A "
-        "ratio above "
-        f"{LIMIT:g} is a defect or a named limit.",
+        f"ratio above {LIMIT:g} is a defect or a named limit. On {cpu_name()}, where "
+        f"{computing} computes bfloat16's products.",
         "",
         "| mode | way | programs | tensors | median ratio | 99 % below | above the limit | of "
         "these named |",
