@@ -186,7 +186,7 @@ def test_an_interrupted_conversion_leaves_nothing_half_made(model, tmp_path, tel
         ),
         (
             ["rewrite", "in.pb", "out.pb", "--keep-float32", "@no.txt"],
-            "keep_float32: no.txt: it cannot be read (No such file or directory).",
+            "no.txt: it cannot be read (No such file or directory).",
         ),
     ],
 )
