@@ -176,7 +176,9 @@ def _add_variable(body: Any, condition: Any, cast: str, data_type: int) -> None:
 
     Both are changed.
     """
-    taken = {node.name for node in (*body.node_def, *body.signature.input_arg)}
+    taken = {node.name for node in (*body.node_def, *condition.node_def)}
+    taken.update(arg.name for arg in body.signature.input_arg)
+    taken.update(arg.name for arg in condition.signature.input_arg)
     numbered = (f"amp_tf_cast_{number}" for number in itertools.count())
     name = next(name for name in numbered if name not in taken)
     for function in (body, condition):

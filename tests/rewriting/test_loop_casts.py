@@ -140,6 +140,6 @@ def test_names_that_are_taken_are_not_used_again():
     taken = BODY.replace("one = Const", "amp_tf_cast_0 = Const").replace(
         "AddV2(i, one:output:0)", "AddV2(i, amp_tf_cast_0:output:0)"
     )
-    found = rewritten(MAIN, COND, taken)
+    found = rewritten(MAIN, COND.replace("three", "amp_tf_cast_1"), taken)
     names = [arg.name for arg in found["body"].signature.input_arg[-2:]]
-    assert names == ["amp_tf_cast_1", "amp_tf_cast_2"]
+    assert names == ["amp_tf_cast_2", "amp_tf_cast_3"]
