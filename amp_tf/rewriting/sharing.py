@@ -68,8 +68,7 @@ _NO_LIST = -1
 def share_reads(form: Form) -> Form:
     """Makes the readers of all reads of one variable read the first of them.
 
-    Only reads for products and biases count, because others have no cast to share. A read that must
-    stay as it is keeps its readers.
+    Only reads for products and biases count, because others have no cast to share.
     """
     view = form.view
     handles = table.VARIABLE_HANDLES | {ARG_OP}
@@ -82,14 +81,23 @@ def share_reads(form: Form) -> Form:
     for nodes in alike.values():
         if len(nodes) == 1:  # most
             continue
-        kept = form.obstacles.code_of  # such as a read that is fed
         shared = []
         for node in nodes:
-            if node not in kept and _is_cast(form, node) and not view.awaited(node):
+            if not _may_be_fed(form, node) and _is_cast(form, node) and not view.awaited(node):
                 shared.append(node)
         for node in shared[1:]:
             rewires += [Rewire(*reader, shared[0], 0) for reader in view.readers(node)]
     return form.then(Edits(rewires=tuple(rewires)))
+
+
+def _may_be_fed(form: Form, read: Node) -> bool:
+    """Tells whether a value may be fed in place of a read, which then keeps its readers.
+
+    Reads of an argument are a function's. They are not fed, although TensorFlow preserves them all,
+    because they are stateful.
+    """
+    handle, _ = form.view.inputs(read)[0]
+    return read in form.obstacles.code_of and form.view.ops[handle] != ARG_OP
 
 
 def _is_cast(form: Form, node: Node) -> bool:

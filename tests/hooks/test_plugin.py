@@ -83,3 +83,37 @@ def test_tensorflow_visits_twice_and_amp_tf_works_once(tmp_path):
     folder = tmp_path
     ended = running.run(["-c", PROGRAM], folder, running.switched_on())
     assert json.loads(ended.out.splitlines()[-1]) == {"visits": 4, "rewrites": [True, True]}
+
+
+SHARED = """
+import json
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+from amp_tf.config import AmpConfig
+from amp_tf.hooks import plugin
+
+found = []
+def convert(data, preserve, shapes):
+    new = plugin.convert_graph(data, preserve, shapes, AmpConfig(precision="bfloat16"))
+    nodes = graph_pb2.GraphDef.FromString(new or data).node
+    reads = {node.name for node in nodes if node.op == "ReadVariableOp"}
+    cast = [node.input[0] for node in nodes if node.op == "Cast" and node.input[0] in reads]
+    found.append([len(reads), len(reads & preserve), len(set(cast))])
+    return new
+plugin.set_conversion(convert)
+
+weight = tf.Variable(tf.ones((64, 64)))
+
+@tf.function
+def f(x):
+    return tf.matmul(tf.nn.relu(tf.matmul(x, weight)), weight)
+
+f(tf.ones((8, 64)))
+print(json.dumps(found[0]))
+"""
+
+
+def test_a_weight_that_two_layers_share_is_cast_once(tmp_path):
+    """Although TensorFlow preserves each read of a variable in a function."""
+    ended = running.run(["-c", SHARED], tmp_path, running.switched_on())
+    assert json.loads(ended.out.splitlines()[-1]) == [2, 2, 1]

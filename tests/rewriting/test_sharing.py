@@ -61,6 +61,14 @@ def test_a_read_that_is_fed_keeps_its_readers_and_no_others(fed):
     assert {"r1", "r2"} <= set(sources)
 
 
+def test_reads_of_a_function_are_shared_though_they_are_preserved():
+    """TensorFlow preserves all of them, because they are stateful."""
+    proto = graph(X.replace("VarHandleOp()", "_Arg() T=resource index=0") + TWO_READS)
+    result = amp_tf.rewrite(proto, BF16, preserve=["r1", "r2", "out"], hardware=BF16_CPU)
+    sources = [node.input[0] for node in result.graph.node if node.op == "Cast"]
+    assert [name for name in sources if name.startswith("r")] == ["r1"]
+
+
 def test_reads_that_no_product_reads_stay_as_they_are():
     text = TWO_READS.replace("MatMul(x, r1)", "Exp(r1)").replace("MatMul(a, r2)", "Exp(r2)")
     result = amp_tf.rewrite(graph(f"{X}{text}m = MatMul(x, x)"), BF16)
