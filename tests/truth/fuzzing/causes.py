@@ -14,7 +14,6 @@ wherever somebody writes gelu.
 from __future__ import annotations
 
 import collections
-import re
 from typing import NamedTuple
 
 import numpy as np
@@ -40,8 +39,8 @@ class Rounding(NamedTuple):
         ops: of these nodes,
         inputs: the inputs are rounded, rather than the outputs.
         spares: not where the contract asks for float32: where what the node gives is magnified
-            before the next product, and in loops whose turns depend on each other, where it may be
-            a running sum.
+            before the next product, and where a loop carries it to its next turn with no product in
+            between, so that it may be a running sum.
         offsets: also of these nodes, where one input is a constant.
     """
 
@@ -181,7 +180,7 @@ def with_roundings(graph_def, causes, data_type, spares_loops=True):
         graph_def: a graph in which loops are nodes.
         causes: say of which nodes.
         data_type: the 16-bit type.
-        spares_loops: whether causes that spare running sums spare all that is in loops.
+        spares_loops: whether causes that spare running sums spare what loops carry.
     """
     result = GraphDef()
     result.CopyFrom(graph_def)
@@ -203,7 +202,7 @@ def with_roundings(graph_def, causes, data_type, spares_loops=True):
     float32 = {name for name, node in nodes.items() if _type_of(node) == tf.float32}
     spared = _magnified(nodes)
     if spares_loops:
-        spared |= _in_loops(nodes)
+        spared |= _carried(nodes)
     giving = set()
     reading = set()
     for cause in causes:
@@ -296,18 +295,21 @@ def _upstream(nodes, ends, barrier):
     return found
 
 
-def _in_loops(nodes):
-    """The nodes in loops. A loop's exit is in no loop, unless it was inlined into another."""
+def _carried(nodes):
+    """The nodes on a way from one turn of a loop to the next that goes through no product.
+
+    They may be running sums.
+    """
+    ends = [name for name, node in nodes.items() if node.op == "NextIteration"]
     readers = collections.defaultdict(list)
     for node in nodes.values():
         for tensor in node.input:
             readers[tensor.lstrip("^").partition(":")[0]].append(node.name)
     found = set()
-    waiting = [name for name, node in nodes.items() if node.op == "Enter"]
+    waiting = list(ends)
     while waiting:
         name = waiting.pop()
-        is_exit = nodes[name].op == "Exit" and not re.search(r"/_\d+/", name)
-        if name not in found and not is_exit:
+        if name not in found and nodes[name].op not in PRODUCTS:
             found.add(name)
             waiting += readers[name]
-    return found
+    return found & _upstream(nodes, ends, PRODUCTS)

@@ -111,6 +111,15 @@ THREE_GRADIENTS = Program(
     ),
     "sum of squares",
 )
+# p / p of a product: the two terms of its gradient cancel, and no turn adds them to those before
+QUOTIENT_IN_LOOP = Program(
+    (Input(1e3, "equal rows"),),
+    (
+        Weighted((0,), "transposed"),
+        Loop((0, 1), 30, 0.01, (Product((1, 0), "batch"), Binary((2, 2), "divide"))),
+    ),
+    "sum of squares",
+)
 
 
 #: Programs, their seeds, the mode, and the cause.
@@ -121,6 +130,7 @@ CAUSES = {
     "offsets": (OFFSETS, 1058572, "bfloat16", "cancelled"),
     "partial sums": (THREE_GRADIENTS, 1006934, "bfloat16", "partial sums"),
     "centred": (ALIKE, 0, "bfloat16", "centred"),
+    "quotient in a loop": (QUOTIENT_IN_LOOP, 9600492, "bfloat16", "quotient"),
 }
 
 
