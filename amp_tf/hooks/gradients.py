@@ -2,10 +2,10 @@
 
 A gradient is marked where it is taken. In a graph, a tensor is computed from it if the way back
 from the tensor reaches a mark: through ops that clip, scale or accumulate gradients, into functions
-that are called, and out of functions that capture what they use. Only floating-point values are
-followed, so what counts right predictions is no gradient, not even in meta-learning. Three kinds
-of gradients are not found: those that a variable accumulated, those that a function takes as
-arguments, and what eager code computes from a gradient.
+that are called or vectorized, and out of functions that capture what they use. Only floating-point
+values are followed, so what counts right predictions is no gradient, not even in meta-learning.
+Three kinds of gradients are not found: those that a variable accumulated, those that a function
+takes as arguments, and what eager code computes from a gradient.
 
 A graph in which gradients were taken before it was watched, or in another program, is told by its
 ops, once: at the next gradient, or when somebody asks. The ops that run tell whether variables are
@@ -180,6 +180,9 @@ def _origins(value: Any) -> Iterator[Any]:
     """Yields the tensors that a symbolic tensor may be computed from, one step back."""
     op = value.op
     yield from op.inputs
+    original = getattr(op, "_original_op", None)
+    if original is not None:  # of what is vectorized; of tf.gradients it is the forward op
+        yield from original.outputs
     for function in _called_by(op):
         if value.value_index < len(function.outputs):
             yield function.outputs[value.value_index]
@@ -195,7 +198,9 @@ def _called_by(op: Any) -> Iterator[Any]:
     if not functions:
         return
     for attribute in op.op_def.attr:
-        if attribute.type == "func":
-            function = functions.get(op.get_attr(attribute.name).name)
+        if attribute.type not in ("func", "list(func)"):
+            continue
+        for called in tf.nest.flatten(op.get_attr(attribute.name)):
+            function = functions.get(called.name)
             if hasattr(function, "graph"):  # those of tf.compat.v1's Defun have none
                 yield function.graph

@@ -133,8 +133,8 @@ READ = (
     ),
     Internal(
         "tensorflow.python.framework.ops: Operation._original_op",
-        "warn of gradients that were taken before amp_tf was on",
-        "there is no such warning",
+        "warn of gradients that were taken before amp_tf was on, and know vectorized ones",
+        "there is no such warning, and vectorized gradients are summed in float32",
     ),
     Internal(
         "tensorflow.python.ops.control_flow_v2_func_graphs: ControlFlowFuncGraph",

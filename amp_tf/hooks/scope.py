@@ -9,9 +9,9 @@ TensorFlow postpones some work, or gives it to other threads. It gets the scope 
 - the record on the tape: the gradient of an op, and a custom gradient;
 - the thread that starts them: the replicas of a strategy, and what they let it do for all.
 
-The trace of a ``tf.function`` is kept for calls in the same scope under the same settings: what was
-traced before is optimized already, and may scale no loss. All of this is in place while amp_tf is
-on, because graphs of files have scopes, too.
+The trace of a ``tf.function`` is kept for calls in the same scope under the same settings, that of
+loss scaling included: what was traced before is optimized already, and may scale no loss. All of
+this is in place while amp_tf is on, because graphs of files have scopes, too.
 """
 
 from __future__ import annotations
@@ -158,9 +158,10 @@ def _hand_on(call: Any, owner: Any, function: Any, args: Any, kwargs: Any, /) ->
 
 def _tell_traces_apart(make_function_context: Any, scope_type: Any = None) -> Any:
     value = _current()
+    switches = state.current().switches
     settings = None
-    if state.current().switches.graph_rewrite:
-        settings = state.settings()
+    if switches.graph_rewrite:
+        settings = switches, state.settings()
     if settings is not None or value is not None:
         scope_type = scope_type, settings, value
     return make_function_context(scope_type)

@@ -119,6 +119,8 @@ def others() -> dict[str, dict[str, float]]:
         if norm > 0.0:
             conditional = gradient + 0.0
         of_function, beside_it = both(numbers)
+        of_cases = [lambda: gradient_of_weight(numbers), lambda: gradient_of_weight(2.0 * numbers)]
+        halves = tf.stack([numbers, numbers]) / 2.0
         # As in meta-learning, where the weights of the model come from gradients.
         predictions = tf.argmax(tf.matmul(numbers, weight - gradient), axis=1)
         is_right = tf.cast(predictions >= 0, tf.float32)
@@ -132,6 +134,8 @@ def others() -> dict[str, dict[str, float]]:
                 "accumulated": accumulated,
                 "conditional": conditional,
                 "of a function": of_function,
+                "of a case": tf.switch_case(tf.cast(norm < 0.0, tf.int32), of_cases),
+                "of examples": tf.reduce_sum(tf.vectorized_map(gradient_of_weight, halves), 0),
                 "by tf.gradients": tf.gradients(weight * numbers, weight)[0],
             },
             "no gradients": {

@@ -14,7 +14,8 @@ import tf_keras
 
 import amp_tf
 from amp_tf.callbacks import LossScaleMonitor
-from amp_tf.hooks import scope
+from amp_tf.config import Switches
+from amp_tf.hooks import scope, state
 from amp_tf.loss_scaling import is_loss_scaled
 from tests import processes
 from tests.hooks import installing
@@ -84,6 +85,18 @@ def test_a_training_step_that_was_made_before_amp_tf_was_on_is_made_anew(library
 def test_a_training_step_that_ran_in_bfloat16_is_made_anew_for_float16(library, log):
     model = make_model(library)
     with installing.installed(scope, config=amp_tf.AmpConfig(precision="bfloat16")):
+        model.compile("adam", "mse")
+        model.fit(X, Y, batch_size=16, verbose=0)
+    with installing.installed(scope), installed():
+        model.fit(X, Y, batch_size=16, verbose=0)
+        assert model.optimizer.status().steps == 2
+    assert not log("without loss scaling")
+
+
+def test_a_training_step_that_ran_with_loss_scaling_off_is_made_anew_with_it(library, log):
+    model = make_model(library)
+    with installing.installed(scope, config=amp_tf.AmpConfig(precision="float16")):
+        state.note(switches=Switches(graph_rewrite=True))  # …_LOSS_SCALING=0
         model.compile("adam", "mse")
         model.fit(X, Y, batch_size=16, verbose=0)
     with installing.installed(scope), installed():
