@@ -209,7 +209,7 @@ class Templates:
     ) -> None:
         functions = library.function if library else ()
         self._functions = {function.signature.name: function for function in functions}
-        self._may_run = functools.cache(functools.partial(_may_run, self._functions))
+        self._running = functools.cache(functools.partial(_functions_running, self._functions))
         self._own: dict[str, Template] = {}
         self._successors = successors or {}
 
@@ -237,25 +237,28 @@ class Templates:
 
         An unknown function may run any op.
         """
-        return self._may_run(tuple(called(node, self._functions)), ops)
+        running = self._running(ops)
+        callees = called(node, self._functions)
+        return any(name in running or name not in self._functions for name in callees)
 
 
-def _may_run(functions: Mapping[str, Any], names: Iterable[str], ops: frozenset[str]) -> bool:
-    """Tells whether one of some ops may run in functions of a library, or in those they call."""
-    waiting = list(names)
-    seen = set()
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        if name not in functions:
-            return True
-        seen.add(name)
-        for node in functions[name].node_def:
+def _functions_running(functions: Mapping[str, Any], ops: frozenset[str]) -> frozenset[str]:
+    """Returns the names of the functions of a library in which one of some ops may run.
+
+    It may run there directly or in a call.
+    """
+    found: list[str] = []
+    callers: dict[str, list[str]] = {}
+    for name, function in functions.items():
+        for node in function.node_def:
             if node.op in ops:
-                return True
-            waiting += called(node, functions)
-    return False
+                found.append(name)
+            for callee in called(node, functions):
+                callers.setdefault(callee, []).append(name)
+    found += callers.keys() - functions.keys()  # unknown functions may run any op
+    for name in found:  # the list grows while it is read
+        found += callers.pop(name, ())
+    return frozenset(found)
 
 
 @functools.cache
