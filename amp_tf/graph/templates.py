@@ -209,7 +209,7 @@ class Templates:
     ) -> None:
         functions = library.function if library else ()
         self._functions = {function.signature.name: function for function in functions}
-        self._running = functools.cache(functools.partial(_functions_running, self._functions))
+        self._without = functools.cache(functools.partial(_functions_without, self._functions))
         self._own: dict[str, Template] = {}
         self._successors = successors or {}
 
@@ -237,16 +237,11 @@ class Templates:
 
         An unknown function may run any op.
         """
-        running = self._running(ops)
-        callees = called(node, self._functions)
-        return any(name in running or name not in self._functions for name in callees)
+        return not self._without(ops).issuperset(called(node, self._functions))
 
 
-def _functions_running(functions: Mapping[str, Any], ops: frozenset[str]) -> frozenset[str]:
-    """Returns the names of the functions of a library in which one of some ops may run.
-
-    It may run there directly or in a call.
-    """
+def _functions_without(functions: Mapping[str, Any], ops: frozenset[str]) -> set[str]:
+    """Returns the functions of a library in which, and in whose calls, none of some ops can run."""
     found: list[str] = []
     callers: dict[str, list[str]] = {}
     for name, function in functions.items():
@@ -258,7 +253,7 @@ def _functions_running(functions: Mapping[str, Any], ops: frozenset[str]) -> fro
     found += callers.keys() - functions.keys()  # unknown functions may run any op
     for name in found:  # the list grows while it is read
         found += callers.pop(name, ())
-    return frozenset(found)
+    return functions.keys() - found
 
 
 @functools.cache
