@@ -209,7 +209,7 @@ class Templates:
     ) -> None:
         functions = library.function if library else ()
         self._functions = {function.signature.name: function for function in functions}
-        self._may_run = functools.cache(functools.partial(_may_run, self._functions))
+        self._without = functools.cache(functools.partial(_functions_without, self._functions))
         self._own: dict[str, Template] = {}
         self._successors = successors or {}
 
@@ -237,25 +237,23 @@ class Templates:
 
         An unknown function may run any op.
         """
-        return self._may_run(tuple(called(node, self._functions)), ops)
+        return not self._without(ops).issuperset(called(node, self._functions))
 
 
-def _may_run(functions: Mapping[str, Any], names: Iterable[str], ops: frozenset[str]) -> bool:
-    """Tells whether one of some ops may run in functions of a library, or in those they call."""
-    waiting = list(names)
-    seen = set()
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        if name not in functions:
-            return True
-        seen.add(name)
-        for node in functions[name].node_def:
+def _functions_without(functions: Mapping[str, Any], ops: frozenset[str]) -> set[str]:
+    """Returns the functions of a library in which, and in whose calls, none of some ops can run."""
+    found: list[str] = []
+    callers: dict[str, list[str]] = {}
+    for name, function in functions.items():
+        for node in function.node_def:
             if node.op in ops:
-                return True
-            waiting += called(node, functions)
-    return False
+                found.append(name)
+            for callee in called(node, functions):
+                callers.setdefault(callee, []).append(name)
+    found += callers.keys() - functions.keys()  # unknown functions may run any op
+    for name in found:  # the list grows while it is read
+        found += callers.pop(name, ())
+    return functions.keys() - found
 
 
 @functools.cache

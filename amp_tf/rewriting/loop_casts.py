@@ -37,6 +37,7 @@ from amp_tf.graph.attributes import ARG_OP
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.names import HOIST_SUFFIX, FreshNames
 from amp_tf.graph.reader import RETVAL_OP, read_function
+from amp_tf.graph.sizes import SHAPES_ATTR
 from amp_tf.graph.templates import Templates, referenced
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
@@ -166,8 +167,8 @@ def _add_before(caller: Any, number: int, body: GraphView, cast: Node, variable:
     loop.input[:] = [*data, f"{early.name}:y:0", *controls]
     data_type: int = early.attr["DstT"].type
     loop.attr["T"].list.type.append(data_type)
-    if loop.attr["output_shapes"].list.shape:
-        loop.attr["output_shapes"].list.shape.add(unknown_rank=True)
+    for shapes in ("output_shapes", SHAPES_ATTR):
+        _add_shape(loop, shapes)
     return data_type
 
 
@@ -183,6 +184,7 @@ def _add_variable(body: Any, condition: Any, cast: str, data_type: int) -> None:
     name = next(name for name in numbered if name not in taken)
     for function in (body, condition):
         function.signature.input_arg.add(name=name, type=data_type)
+        _add_shape(function, "_input_shapes")  # of a graph that was imported from a file
     body.signature.output_arg.add(name=name, type=data_type)
     was = f"{cast}:y:0"
     for node in body.node_def:
@@ -191,3 +193,11 @@ def _add_variable(body: Any, condition: Any, cast: str, data_type: int) -> None:
         if text == was:
             body.ret[result] = name
     body.ret[name] = name
+
+
+def _add_shape(definition: Any, attribute: str) -> None:
+    """Adds an unknown shape to the list in an attribute of a NodeDef or FunctionDef, if it is there
+    and not empty.
+    """
+    if attribute in definition.attr and definition.attr[attribute].list.shape:
+        definition.attr[attribute].list.shape.add(unknown_rank=True)

@@ -105,11 +105,12 @@ def test_a_chain_of_calls_is_walked_once_not_once_for_each_of_its_functions(monk
 
     monkeypatch.setattr(templates, "referenced", counted)
     count = 150
-    proto = graph("x = Placeholder()\nc = PartitionedCall(x) Tin=[float32] Tout=[float32] f=f0")
-    functions = proto.library.function
+    # Products stand in the graph alone: it asks of each function whether it reaches one.
+    lines = ["x = Placeholder()", "y0 = MatMul(x, x)"]
     for i in range(count):
-        functions.append(calling(f"f{i}", f"f{i + 1}"))
-    functions.append(product(f"f{count}"))
+        lines.append(f"y{i + 1} = PartitionedCall(y{i}) Tin=[float32] Tout=[float32] f=f{i}")
+    functions = [calling(f"f{i}", f"f{i + 1}") for i in range(count)]
+    proto = graph("\n".join(lines), *functions, sine(f"f{count}"))
     config = amp_tf.AmpConfig(precision="bfloat16")
     result = amp_tf.rewrite(proto, config, hardware=Hardware(cpu_has_bf16=True))
     assert result.report.converted == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework.function_pb2 import FunctionDefLibrary
+from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
 from amp_tf.config import AmpConfig
 from amp_tf.oplists.hardware import Hardware
@@ -52,7 +53,10 @@ OTHER = f"""
 
 def rewritten(*texts):
     """The functions of a program for XLA in bfloat16, by name; the first is the root."""
-    root, *functions = map(function, texts)
+    return rewritten_functions(*map(function, texts))
+
+
+def rewritten_functions(root, *functions):
     library = FunctionDefLibrary(function=functions)
     config = AmpConfig(precision="bfloat16")
     results = rewrite_program(root, functions, config, Hardware(is_xla=True), library)
@@ -82,6 +86,29 @@ def test_a_weight_and_a_value_that_no_turn_changes_are_cast_before_the_loop():
     assert [body.ret[arg.name] for arg in body.signature.output_arg[-2:]] == names
     products = nodes(body)
     assert [products[name].input[1] for name in ("product", "again")] == names
+
+
+OUTPUTS = ("output_shapes", "_output_shapes")
+
+
+def test_an_imported_loop_has_a_shape_for_each_variable_and_any_other_has_none():
+    """``tf.Graph.as_graph_def(add_shapes=True)`` writes shapes, as exporters do."""
+    definitions = list(map(function, (MAIN, COND, BODY)))
+    without = rewritten_functions(*definitions)
+    (loop,) = (node for node in definitions[0].node_def if node.name == "loop")
+    shaped = [(loop.attr, name) for name in OUTPUTS]
+    shaped += [(definition.attr, "_input_shapes") for definition in definitions[1:]]
+    for attributes, name in shaped:
+        for _ in range(4):
+            attributes[name].list.shape.add(unknown_rank=True)
+    found = rewritten_functions(*definitions)
+    shapes = nodes(found["main"])["loop"].attr
+    assert [len(shapes[name].list.shape) for name in OUTPUTS] == [6, 6]
+    for name in ("cond", "body"):
+        graph = function_def_to_graph(found[name])
+        assert [tensor.shape.rank for tensor in graph.inputs[-2:]] == [None, None]
+        assert "_input_shapes" not in without[name].attr
+    assert set(OUTPUTS).isdisjoint(nodes(without["main"])["loop"].attr)
 
 
 CALL = (
