@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from amp_tf.oplists.hardware import Hardware
+from benchmarks import rewrite_time
 from benchmarks.models.wide.__main__ import try_one
 from benchmarks.step_time import forecast, suite
 from benchmarks.step_time.modes import WAYS, modes
@@ -63,17 +64,12 @@ def test_a_command_prints_its_figures(module, arguments, said, capfd, monkeypatc
 
 
 @pytest.mark.slow
-def test_rewrite_times_are_printed(tmp_path):
-    arguments = ["synthetic-1k", "--rounds", "1", "--cache", str(tmp_path / "file")]
-    ended = processes.run(
-        [sys.executable, "-m", "benchmarks.rewrite_time", *arguments],
-        fresh="it measures the memory of a process",
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=550,
-    )
-    assert "| synthetic-1k | 992 | " in ended.stdout, ended.stdout + ended.stderr
+@pytest.mark.usefixtures("forked")
+def test_rewrite_times_are_printed(tmp_path, capfd, monkeypatch):
+    arguments = ["synthetic-1k", "--rounds", "1", "--cache", str(tmp_path / "graphs")]
+    monkeypatch.setattr(sys, "argv", ["rewrite_time", *arguments])
+    rewrite_time.main()  # on a busy machine it may miss a goal
+    assert "| synthetic-1k | 992 | " in capfd.readouterr().out
 
 
 @pytest.mark.usefixtures("forked")

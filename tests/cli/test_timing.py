@@ -86,15 +86,16 @@ def test_a_program_of_each_kind_is_timed_both_ways(here, step):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("is_json", [False, True])
-def test_the_command_prints_both_ways_and_a_verdict(here, capsys, is_json):
+@pytest.mark.parametrize("step", ["fit", "train_step"])
+def test_the_command_prints_both_ways_and_a_verdict(here, capsys, step):
+    is_json = step == "train_step"
     options = ["--precision", "bfloat16", "--rounds", "3", *["--json"] * is_json]
-    status = main(["time", *options, "--", *command(here, PROGRAMS["fit"])])
+    status = main(["time", *options, "--", *command(here, PROGRAMS[step])])
     out, err = capsys.readouterr()
     assert err.count("amp-tf time: round ") == 3
     if is_json:
         found = json.loads(out)
-        assert found["step"] == "fit"
+        assert found["step"] == step
         assert [len(found[way]) for way in ("float32", "mixed")] == [3, 3]
         verdict = found["verdict"]
     else:

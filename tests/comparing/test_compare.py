@@ -32,7 +32,7 @@ def _model(seed):
             layers.Dense(3),
         ]
     )
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     rng = np.random.default_rng(seed)
     batches = []
     for _ in range(2):

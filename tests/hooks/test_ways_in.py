@@ -88,7 +88,7 @@ UNDER_POLICY = (
             "float16",
             [UNDER_POLICY],
             {
-                "optimizers": ["keras.LossScaleOptimizer", "keras.Adam"],
+                "optimizers": ["keras.LossScaleOptimizer", "keras.SGD"],
                 "computes_in": "float16",
             },
         ),

@@ -137,7 +137,7 @@ def test_the_demo_trains_twice_and_shows_what_this_cpu_is_good_for(tmp_path):
         "--venv",
         str(venv.path),
         "--epochs",
-        "2",
+        "1",
         "--size",
         "8",
     ]

@@ -84,7 +84,7 @@ class Eighth(keras.layers.Layer):
 
 layers = {"dense": [keras.layers.Dense(8)], "float8": [Eighth(), keras.layers.Dense(8)]}[KIND]
 model = keras.Sequential([keras.layers.Input((16,)), *layers])
-model.compile("adam", "mse", jit_compile=False)
+model.compile("sgd", "mse", jit_compile=False)
 x = np.random.RandomState(0).randn(64, 16).astype("float32")
 model.fit(x, x[:, :model.output_shape[1]], batch_size=16, epochs=2, verbose=0)
 """

@@ -15,7 +15,7 @@ x = keras.layers.LayerNormalization()(x + keras.layers.MultiHeadAttention(4, 16)
 logits = keras.layers.Dense(50)(keras.layers.Dense(64, activation="relu")(x))
 model = keras.Model(tokens, logits)
 model.compile(
-    optimizer=keras.optimizers.Adam(1e-3),
+    optimizer=keras.optimizers.SGD(0.1),
     loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     jit_compile=sys.argv[1] == "jit",
 )
