@@ -129,21 +129,22 @@ class LossScaleMonitor:
             now = dataclasses.replace(now, scales_loss=False)
         else:
             return None
-        ledger.note_look(scaler.number, now, name)
+        label = ledger.note_look(scaler.number, now, name)
         # Log what was skipped since the last line.
         before = self._shown or Status(scale=now.scale)
         if now.skipped < before.skipped:  # another optimizer, or an older checkpoint
             before = now
             self._shown = now
         if now.skipped > before.skipped and time.monotonic() >= self._next_line:
-            logging.warning("amp_tf: %s", ledger.describe_backoff(before, now))
+            where = label and f"{label}: "
+            logging.warning("amp_tf: %s%s", where, ledger.describe_backoff(before, now))
             self._next_line = time.monotonic() + _MIN_SECONDS
             self._shown = now
-        self._judge(now)
+        self._judge(now, label)
         return now
 
-    def _judge(self, now: Status) -> None:
-        trouble = ledger.find_trouble(now, self.max_skips)
+    def _judge(self, now: Status, label: str) -> None:
+        trouble = ledger.find_trouble(now, self.max_skips, label)
         if trouble is None:
             self._has_complained = self._has_complained and now.skipped_in_row > 0
             return

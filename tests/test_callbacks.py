@@ -74,10 +74,8 @@ def test_skips_are_logged_but_not_more_often_than_the_limit_allows(log, monkeypa
         optimizer.apply([tf.constant([np.nan if is_bad else 1.0])], [weight])
         monitor.look(optimizer)
     # At 0, what happened until 20, and what happened until 40.
-    first, second, third = log("amp_tf: skipped")
-    assert first.startswith(
-        "amp_tf: skipped 1 step (1 of 1 so far): the scaled gradients overflow float16; loss"
-    )
+    first, second, third = log(f"amp_tf: {optimizer.name}: skipped")
+    assert "skipped 1 step (1 of 1 so far): the scaled gradients overflow float16; loss" in first
     assert "skipped 4 steps (5 of 21 so far)" in second
     assert second.endswith("loss scale 2^14 -> 2^-8")  # by way of 2^-24
     assert third.endswith("loss scale 2^-8 -> 2^0")
@@ -85,10 +83,9 @@ def test_skips_are_logged_but_not_more_often_than_the_limit_allows(log, monkeypa
 
 def test_the_line_on_a_skip_tells_its_cause_also_when_good_steps_came_after_it(library, log):
     x = poisoned([1])
-    make_model(library).fit(
-        x, Y, batch_size=8, verbose=0, shuffle=False, callbacks=[LossScaleMonitor(every=10)]
-    )
-    (line,) = log("amp_tf: skipped")
+    model = make_model(library)
+    model.fit(x, Y, batch_size=8, verbose=0, shuffle=False, callbacks=[LossScaleMonitor(every=10)])
+    (line,) = log(f"amp_tf: {model.name}: skipped")
     assert (
         "skipped 1 step (1 of 10 so far): the input data or the labels hold NaN or infinities"
         in line
@@ -101,7 +98,7 @@ def test_k12_infinite_labels_end_training_and_are_told_from_an_overflow(library)
     with pytest.raises(LossScaleError) as error:
         model.fit(X, Y * np.inf, batch_size=8, epochs=20, verbose=0, callbacks=[monitor])
     text = str(error.value)
-    assert "20 steps in a row were skipped" in text
+    assert text.startswith(f"{model.name}: 20 steps in a row were skipped")
     assert "the input data or the labels hold NaN or infinities, so no loss scale can help" in text
     assert "Check the input data" in text
     assert "hidden/kernel" in text

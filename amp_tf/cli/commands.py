@@ -11,6 +11,7 @@ from amp_tf.config import PRECISIONS, TARGETS, WEIGHTS
 from amp_tf.values import dtype_name
 
 DEFAULT_SIGNATURE = "serving_default"
+STDOUT = "-"  #: in the place of a file to write
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +70,26 @@ def add_settings(parser: argparse.ArgumentParser, *, has_target: bool = True) ->
 
 
 def _add_number(parser: argparse.ArgumentParser, option: str, default: float, words: str) -> None:
-    """Adds an option for a number, whole or not as its default is."""
+    """Adds an option for a number above zero, whole or not as its default is."""
+
+    def number(text: str) -> float:
+        value = type(default)(text)
+        if not value > 0:  # also where it is NaN
+            raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        return value
+
+    number.__name__ = type(default).__name__  # argparse names it where there is no number
     words = f"{words}; by default {default:g}"
-    parser.add_argument(option, metavar="N", type=type(default), default=default, help=words)
+    parser.add_argument(option, metavar="N", type=number, default=default, help=words)
+
+
+def _file_to_write(name: str) -> str:
+    """Checks the name of a file that a command writes beside what it prints."""
+    if name == STDOUT:
+        raise argparse.ArgumentTypeError(
+            "stdout has what the command prints: name a file, or ./- for one of that name"
+        )
+    return name
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +116,11 @@ def _add_batch(parser: argparse.ArgumentParser) -> None:
 def _add_rewrite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="IN", help=_WHAT)
     parser.add_argument(
-        "result", metavar="OUT", nargs="?", help="the folder or file to write; not with --dry-run"
+        "result",
+        metavar="OUT",
+        nargs="?",
+        type=_file_to_write,
+        help="the folder or file to write; not with --dry-run",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="write nothing; only say what would be converted"
@@ -156,10 +178,10 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
         help="a report (.json) or a folder of them, a model, or a GraphDef file",
     )
     parser.add_argument(
-        "--html", metavar="OUT", help="write a page: one file that needs no network"
+        "--html", metavar="OUT", help="write a page: one file that needs no network; - is stdout"
     )
     parser.add_argument(
-        "--json", metavar="OUT", help="write JSON; with neither option, it is printed"
+        "--json", metavar="OUT", help="write JSON; - is stdout, and so are neither of these options"
     )
     add_settings(parser)
 
@@ -188,6 +210,7 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         metavar="FILE",
+        type=_file_to_write,
         help="write what has to stay in float32 to a file, which AMP_TF_KEEP_FLOAT32=@FILE reads",
     )
     add_settings(parser)
@@ -219,6 +242,7 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         metavar="FILE",
+        type=_file_to_write,
         default="keep.txt",
         help="the file to write; by default keep.txt",
     )
@@ -245,7 +269,10 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     words = "measure for N seconds, but at least as long as three runs of each op take"
     _add_number(parser, "--seconds", 70.0, words)
     parser.add_argument(
-        "--output", metavar="FILE", help="only write the times to this file; auto does not use them"
+        "--output",
+        metavar="FILE",
+        type=_file_to_write,
+        help="only write the times to this file; auto does not use them",
     )
 
 

@@ -35,8 +35,32 @@ def main(arguments: list[str] | None = None) -> int:
         interrupted it, and 141 if nobody reads its output any more.
     """
     _prepare_streams()
-    with _ended_by_signals():
+    stdout: Any = sys.stdout
+    if stdout is not None:
+        stdout = _Stdout(stdout)
+    with _ended_by_signals(), contextlib.redirect_stdout(stdout):
         return _main(arguments)
+
+
+class _Stdout:
+    """Names stdout in the errors of writing to it, which say no file themselves."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._stream, name)
+        if not callable(value):
+            return value
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            try:
+                return value(*arguments, **options)
+            except OSError as error:
+                error.filename = "stdout"
+                raise
+
+        return call
 
 
 def _prepare_streams() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os.path
+import os
 import shlex
 from pathlib import Path
 
 import amp_tf
+from amp_tf.cli.commands import STDOUT
 from amp_tf.cli.options import read_config
 from amp_tf.config import sources
 from amp_tf.errors import AmpError, FileError, printable
@@ -26,13 +27,23 @@ _GRAPHS = (".pb", ".pbtxt")
 
 def run(args: argparse.Namespace) -> int:
     """Writes the files that were asked for, and prints a line for each report."""
+    html = args.html
+    data = args.json
+    if not (html or data):
+        data = STDOUT
+    if html == data == STDOUT:
+        raise AmpError(
+            "both are to go to stdout", where="--html, --json", fix="Name a file for one"
+        )
     documents: list[Row] = []
     for source in args.sources:
         documents += _documents(source, args)
     try:
-        lines = [_line_of(document) for document in documents]
-        for path, render in ((args.html, files.page), (args.json, files.to_json)):
-            if path:
+        lines = [printable(_line_of(document)) for document in documents]
+        for path, render in ((html, files.page), (data, files.to_json)):
+            if path == STDOUT:
+                lines = [render(documents)]
+            elif path:
                 with files.writing(path):
                     files.write(path, render(documents))
     except AmpError:
@@ -43,9 +54,7 @@ def run(args: argparse.Namespace) -> int:
             where=" ".join(args.sources),
             fix="Name a file as AMP_TF_REPORT or amp_tf.report().save(…) wrote it",
         ) from error
-    if not (args.html or args.json):
-        lines = [files.to_json(documents)]
-    print(*map(printable, lines), sep="\n")
+    print(*lines, sep="\n")
     return 0
 
 
@@ -60,12 +69,9 @@ def _line_of(document: Document) -> str:
 
 def _documents(source: str, args: argparse.Namespace) -> list[Row]:
     """Returns the reports in a file or folder, or makes one of a model or a graph."""
-    if not os.path.exists(source):
-        raise FileError(
-            "there is no such file or folder",
-            where=source,
-            fix="Name a report, or a folder of them, a model or a graph",
-        )
+    fix = "Name a report, or a folder of them, a model or a graph"
+    with files.naming(source, "cannot be read", fix):
+        os.stat(source)
     is_model = reading.is_keras_file(source) or reading.is_saved_model(source)
     if os.path.isdir(source) and not is_model:
         written = sorted(Path(source).glob("amp_tf_*.json"))

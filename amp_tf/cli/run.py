@@ -10,7 +10,6 @@ of ``PYTHONPATH`` whose sitecustomize.py does what amp_tf.pth does.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import runpy
 import signal
@@ -112,24 +111,16 @@ def run_script(arguments: list[str]) -> int:
         print(USAGE, file=sys.stderr)
         return 2
     path = rest[0]
-    home = path.partition(".")[0]
-    why = ""
-    # Packages are found by importing them.
-    if as_module and (not home or importlib.util.find_spec(home) is None):
-        why = (
-            f"there is no module {home or path!r}. Check its name, and that it is installed for "
-            f"{sys.executable}"
-        )
-    elif not as_module and not _is_program(path):
+    if not as_module and not _is_program(path):
         why = f"there is no script {path!r}. Check its name and the current folder"
-    if why:
         print(f"python -m amp_tf: {why}.", file=sys.stderr)
-        return 1 if as_module else 2  # as Python does
+        return 2  # as Python does
     os.environ.update(switched_on(os.environ))
     _amp_tf_start.install()
     sys.argv[:] = rest
     if as_module:
-        runpy.run_module(path, run_name="__main__", alter_sys=True)
+        # What "python -m" itself calls: it also says which module is missing.
+        runpy._run_module_as_main(path)  # type: ignore[attr-defined]
         return 0
     if not getattr(sys.flags, "safe_path", False):
         # "python script.py" puts the script's own folder where "python -m" put the current one.

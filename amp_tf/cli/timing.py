@@ -117,7 +117,7 @@ class TimedScript:
         if count < LEAST:
             raise self._error(
                 f"it made {plural(recording.calls, 'step')} of {recording.step}, of which "
-                f"{count} count, and {LEAST} are needed",
+                f"{count} count, and {LEAST} are needed (the first ones trace)",
                 f"Let it make more, as by more epochs. {_A_STEP}",
             )
         return recording

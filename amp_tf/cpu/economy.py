@@ -83,7 +83,7 @@ def drop_unprofitable(canvas: Canvas, at_batch: Mapping[int, Shapes] = _AS_IT_IS
     if asked is not None:
         return _leave_unasked(canvas, asked, ties)
     for nodes in paired_maxima(canvas.view):
-        ties.append([canvas.view.output_units(node)[0] for node in nodes])
+        ties.append([canvas.view.output_unit(node, 0) for node in nodes])
         canvas = _match_pair(canvas, ties[-1])
     if not at_batch:
         own = canvas.subject.shapes

@@ -7,6 +7,7 @@ the units of node ``i`` are ``base[i] … base[i + 1] - 1``. Edges connect units
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 from array import array
@@ -196,6 +197,14 @@ class GraphView:
     def units(self, node: Node) -> range:
         return range(self.base[node], self.base[node + 1])
 
+    def input_unit(self, node: Node, position: int) -> Unit:
+        """Returns the unit of one data input of a node."""
+        return self.base[node] + self.signatures[node].inputs[position]
+
+    def output_unit(self, node: Node, port: Port) -> Unit:
+        """Returns the unit of one output port of a node."""
+        return self.base[node] + self.signatures[node].outputs[port]
+
     def input_units(self, node: Node) -> list[Unit]:
         """Returns the unit of each data input of a node."""
         first = self.base[node]
@@ -238,11 +247,13 @@ class GraphView:
 
     def readers(self, node: Node, port: Port | None = None) -> list[Reader]:
         """Returns the data inputs that read a node's results, or those of one port."""
-        starts, readers = self._outward
-        found = readers[starts[node] : starts[node + 1]]
-        if port is None:
-            return found
-        return [reader for reader in found if self.inputs(reader[0])[reader[1]] == (node, port)]
+        starts, ports, readers = self._outward
+        start = starts[node]
+        end = starts[node + 1]
+        if port is not None:
+            start = bisect.bisect_left(ports, port, start, end)
+            end = bisect.bisect_right(ports, port, start, end)
+        return readers[start:end]
 
     def only_reader(self, node: Node) -> Node | None:
         """Returns the only reader of a node's results; ``None`` unless they are read once."""
@@ -272,12 +283,13 @@ class GraphView:
         return starts.tolist(), list(self.edges.rows("src_node", "src_port"))
 
     @functools.cached_property
-    def _outward(self) -> tuple[list[int], list[Reader]]:
-        """The starts of each node's readers, and the inputs that read."""
+    def _outward(self) -> tuple[list[int], list[Port], list[Reader]]:
+        """The starts of each node's readers, the ports that are read, and the inputs that read."""
         nodes = np.arange(self.node_count + 1, dtype=np.int32)
-        edges = self.edges.at(np.argsort(self.edges.src_node, kind="stable"))
+        edges = self.edges.at(np.lexsort((self.edges.src_port, self.edges.src_node)))
         starts = np.searchsorted(edges.src_node, nodes)
-        return starts.tolist(), list(edges.rows("dst_node", "dst_position"))
+        readers = list(edges.rows("dst_node", "dst_position"))
+        return starts.tolist(), edges.src_port.tolist(), readers
 
     @functools.cached_property
     def given_arguments(self) -> list[Node]:

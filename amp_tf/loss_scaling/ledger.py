@@ -127,10 +127,13 @@ def describe_backoff(before: Status, now: Status) -> str:
     )
 
 
-def find_trouble(status: Status, max_skips: int = DEFAULT_MAX_SKIPS) -> LossScaleError | None:
+def find_trouble(
+    status: Status, max_skips: int = DEFAULT_MAX_SKIPS, label: str = ""
+) -> LossScaleError | None:
     """Returns the error to raise if training is stuck, else ``None``.
 
-    It is stuck after ``max_skips`` skipped steps in a row, or ten at the floor.
+    It is stuck after ``max_skips`` skipped steps in a row, or ten at the floor. The label names
+    what trains.
     """
     skipped_at_floor = 0
     if status.is_at_floor:
@@ -150,7 +153,7 @@ def find_trouble(status: Status, max_skips: int = DEFAULT_MAX_SKIPS) -> LossScal
     fix = _FIXES[cause]
     if cause is Cause.LOSS and status.last_skip.knows_data:
         fix = f"The input data of that step is finite. {fix.replace(_SUSPECT_DATA, '')}"
-    return LossScaleError(what, where="loss scaling", fix=fix)
+    return LossScaleError(what, where=label or "loss scaling", fix=fix)
 
 
 def format_scale(scale: float) -> str:
@@ -244,11 +247,14 @@ def enter(label: str, read: Callable[[], Status] | None = None) -> int:
     return number
 
 
-def note_look(number: int | None, status: Status, label: str = "") -> None:
-    """Records the status of a scaler, by its number from :func:`enter`, and makes it the latest."""
+def note_look(number: int | None, status: Status, label: str = "") -> str:
+    """Records the status of a scaler, by its number from :func:`enter`, and makes it the latest.
+
+    Returns its label: the one that is given, or else the one that it was entered with.
+    """
     with _ledger.lock:
         if number is None or number not in _ledger.entries:
-            return
+            return label
         entry = _ledger.entries.pop(number)
         entry.last = status
         entry.label = label or entry.label
@@ -256,6 +262,7 @@ def note_look(number: int | None, status: Status, label: str = "") -> None:
         if len(entry.points) > _POINTS:
             del entry.points[1:-1:2]
         _ledger.entries[number] = entry
+        return entry.label
 
 
 def statuses() -> tuple[list[tuple[str, Status]], int]:

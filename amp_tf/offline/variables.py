@@ -106,11 +106,11 @@ class VariableSearch:
                 self._keep(spot, Kept.READ, node)
                 return
             self._change(spot, "read", node)
-            self._change(spot, "unit", view.output_units(node)[0])
+            self._change(spot, "unit", view.output_unit(node, 0))
             self._follow_value(spot, node)
             return
         if op in table.VARIABLE_WRITES and position == 0:
-            self._change(spot, "unit", view.input_units(node)[1])
+            self._change(spot, "unit", view.input_unit(node, 1))
             self._follow_back(spot, node)
             return
         callees = self._callees(body, node, position)
@@ -287,7 +287,7 @@ class VariableSearch:
         view = body.view
         reader, position = place
         op = view.ops[reader]
-        unit = view.input_units(reader)[position]
+        unit = view.input_unit(reader, position)
         is_saved = op in table.CHECKPOINT_WRITES and position >= table.CHECKPOINT_WRITES[op]
         if is_saved or op in table.SHAPE_QUESTIONS:
             self._change(spot, "unit", unit)
@@ -298,7 +298,7 @@ class VariableSearch:
                 self._links.append((handle, written))
                 return
         is_passing = op in _PASSING and position == 0 and view.names[reader] not in body.preserved
-        if is_passing and unit == view.output_units(reader)[0]:
+        if is_passing and unit == view.output_unit(reader, 0):
             self._change(spot, "unit", unit)
             for port in range(len(view.signatures[reader].outputs)):
                 self._follow_value(spot, reader, port)
@@ -346,8 +346,8 @@ class VariableSearch:
             return
         self._links.append((handle, (_KEY, names[port].decode())))
         for each in passing:
-            self._change(spot, "unit", view.input_units(each)[0])
-        self._change(spot, "unit", view.output_units(node)[port])
+            self._change(spot, "unit", view.input_unit(each, 0))
+        self._change(spot, "unit", view.output_unit(node, port))
 
 
 def _narrows(view: GraphView, node: Node) -> bool:

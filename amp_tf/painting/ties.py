@@ -50,7 +50,7 @@ def _recurrent_units(canvas: Canvas) -> Iterator[list[Unit]]:
     """
     view = canvas.view
     for node in view.nodes_with(("NextIteration",)):
-        unit = view.output_units(node)[0]
+        unit = view.output_unit(node, 0)
         yield [unit, *canvas.links.fanouts(unit)]
 
 
@@ -175,12 +175,12 @@ def _rounded_unlike(canvas: Canvas, node: Node) -> list[Unit]:
     """
     view = canvas.view
     is_xla = canvas.target.is_xla
-    unit = view.input_units(node)[0]
+    unit = view.input_unit(node, 0)
     if canvas.allow[unit] and not is_xla:
         return []
     # the values and the maximum, in one type
     sources = view.inputs(node)[:2]
-    values, maximum = (view.output_units(source)[port] for source, port in sources)
+    values, maximum = (view.output_unit(source, port) for source, port in sources)
     first_sources, first = _chosen(canvas, values)
     second_sources, second = _chosen(canvas, maximum)
     is_gradient = view.ops[node] in table.MAXIMA_GRADIENTS

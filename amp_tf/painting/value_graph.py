@@ -302,4 +302,4 @@ def find_edges(
 def casts_of(view: GraphView) -> Iterator[tuple[Node, Unit, Unit]]:
     """Yields each Cast with its input's and its output's unit."""
     for node in view.nodes_with(CASTS):
-        yield node, view.input_units(node)[0], view.output_units(node)[0]
+        yield node, view.input_unit(node, 0), view.output_unit(node, 0)

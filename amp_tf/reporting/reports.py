@@ -193,7 +193,7 @@ class Totals:
         )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class RewriteReport:
     """The decisions of one rewrite, or of one process.
 
@@ -288,7 +288,7 @@ class RewriteReport:
         """
         return report_by_layer(self.graphs)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Lists the nodes that were converted, by op, and those left in float32, by reason."""
         summary = self.summary
         if not summary:

@@ -152,7 +152,7 @@ class LayerReport:
 class Layers(list[LayerReport]):
     """A list of layers that prints as a table."""
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Renders a row for each layer, and a line for each reason beyond the first."""
         rows = [["layer", "16 bit", "float32", "work in 16 bit", "why float32"]]
         knows_work = False

@@ -98,7 +98,7 @@ def find_loop_reads(form: Form) -> Sequence[LoopRead]:
     candidates = set()  # reads of float32 variables whose handle comes through an Enter
     read_by: set[str] = set()
     for node in view.nodes_with(table.READ_OPS):
-        is_float32 = view.dtypes[view.output_units(node)[0]] == datatypes.FLOAT
+        is_float32 = view.dtypes[view.output_unit(node, 0)] == datatypes.FLOAT
         if is_float32 and view.ops[source_of(view, node)] == "Enter":
             candidates.add(node)
             read_by.update(view.ops[reader] for reader, _ in view.readers(node))

@@ -21,6 +21,9 @@ from amp_tf.errors import ConfigError
 from amp_tf.hooks.state import current
 from tests import processes
 
+FULL = "[Errno 28] No space left on device"
+FULL_ERROR = (28, "No space left on device")  # of a file that is not stdout
+
 
 @pytest.mark.parametrize(
     ("argument", "status", "out", "error"),
@@ -55,6 +58,40 @@ def test_an_option_is_not_guessed_by_its_beginning(capsys):
     error = capsys.readouterr().err
     assert error.startswith("usage: amp-tf explain ")
     assert "amp-tf explain: error: unrecognized arguments: --keep a" in error
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "nan", "many"])
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("time", "--rounds"),
+        ("time", "--minutes"),
+        ("tune", "--max-runs"),
+        ("compare", "--steps"),
+        ("calibrate", "--seconds"),
+    ],
+)
+def test_an_option_for_a_number_takes_one_above_zero(name, option, number, capsys):
+    with pytest.raises(SystemExit) as ended:
+        command.main([name, option, number, "--", "python"])
+    assert ended.value.code == 2
+    assert f"amp-tf {name}: error: argument {option}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["rewrite", "g.pb", "-"],
+        ["compare", "--output", "-", "--", "python"],
+        ["tune", "--metric", "loss", "--max-rise", "1", "--output", "-", "--", "python"],
+        ["calibrate", "--output", "-"],
+    ],
+)
+def test_a_file_to_write_is_not_stdout_which_has_the_text_of_the_command(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        command.main(words)
+    assert ended.value.code == 2
+    assert "name a file, or ./- for one of that name" in capsys.readouterr().err
 
 
 def test_an_error_of_amp_tf_is_told_without_a_traceback(monkeypatch, capsys):
@@ -103,7 +140,9 @@ def test_a_reader_that_has_enough_ends_a_command_without_a_word_and_with_the_sta
     ("code", "out", "status", "error"),
     [
         ("raise KeyboardInterrupt", "/dev/null", 130, "amp-tf fake: interrupted\n"),
-        ("print(1)", "/dev/full", 1, "amp-tf fake: [Errno 28] No space left on device\n"),
+        ("print(1)", "/dev/full", 1, f"amp-tf fake: {FULL}: 'stdout'\n"),
+        ("print('1' * 10**5)", "/dev/full", 1, f"amp-tf fake: {FULL}: 'stdout'\n"),
+        (f"raise OSError(*{FULL_ERROR})", "/dev/null", 1, f"amp-tf fake: {FULL}\n"),
         # Python makes None of a descriptor that is closed.
         ("os.close(1); sys.stdout = None; print(1)", "/dev/null", 0, ""),
         ("print(chr(0xDCFF))", "/dev/null", 0, ""),  # of a file name that is no UTF-8

@@ -32,6 +32,18 @@ def test_a_page_is_made_of_a_runs_file(tmp_path, tell):
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
+def test_a_hyphen_is_stdout_and_no_file(tmp_path, tell, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    printed = tell("report", FIRST).out
+    assert tell("report", FIRST, "--json", "-").out == printed
+    assert json.loads(printed)["schema"] == files.KIND
+    page = tell("report", FIRST, "--html", "-", "--json", "data.json").out
+    assert page.rstrip() == files.page(files.read("data.json")).rstrip()
+    (line,) = tell("report", FIRST, "--html", "-", "--json", "-", status=1).err.splitlines()
+    assert "both are to go to stdout" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["data.json"]
+
+
 def test_a_folder_is_all_runs_in_it_side_by_side(tmp_path):
     for number in range(3):
         shutil.copy(FIRST, tmp_path / f"amp_tf_host_{number}_0.json")
@@ -65,7 +77,8 @@ def test_so_is_a_saved_model_with_its_functions(tmp_path, tell):
     ("arguments", "said"),
     [
         (["empty"], "holds no report or model. Name a folder that"),
-        (["nothere"], "nothere: there is no such file or folder. Name a report"),
+        (["nothere"], "nothere: cannot be read (No such file or directory). Name a report"),
+        (["x" * 300], ": cannot be read (File name too long). Name a report"),
         (["nested"], "is not JSON"),
         ([str(FIRST), "--html", "none/page.html"], "page.html: cannot be written (No such file or"),
     ],

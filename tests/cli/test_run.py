@@ -134,9 +134,11 @@ def test_a_command_of_amp_tf_is_run_unless_there_is_such_a_file(target, tmp_path
         (
             ["-m", "none.such"],
             1,
-            "python -m amp_tf: there is no module 'none'. Check its name, and that it is installed "
-            f"for {sys.executable}.\n",
+            f"{sys.executable}: Error while finding module specification for 'none.such' (",
         ),
+        (["-m", "none"], 1, f"{sys.executable}: No module named none\n"),
+        (["-m", "email.missing"], 1, f"{sys.executable}: No module named email.missing\n"),
+        (["-m", "email"], 1, f"{sys.executable}: No module named email.__main__; 'email' is a pa"),
     ],
 )
 def test_a_script_that_is_not_there_is_one_line_with_the_status_of_python(

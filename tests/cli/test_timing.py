@@ -145,7 +145,10 @@ time.sleep(2)  # longer than the command waits
         ("print('no data'); raise SystemExit(3)", "it ended with status 3: no data."),
         ("print(1)", "it made no step. A step is a batch of fit, "),
         (f"{MODEL}model.fit(x, x, batch_size=4)", "it made 4 steps of fit, of which 1 count, and"),
-        (f"{MODEL}model.fit(x, x)", "it made 1 step of fit, of which 0 count, and 5 are"),
+        (
+            f"{MODEL}model.fit(x, x)",
+            "it made 1 step of fit, of which 0 count, and 5 are needed (the first ",
+        ),
         (f"{MODEL}for _ in range(9): model(x)", "it made no step. A step is"),
         (
             "import tensorflow as tf\nf = tf.function(lambda x: x + 1.0)\n"

@@ -49,7 +49,7 @@ def test_a_healthy_model_is_healthy_four_times_of_four(seed, config):
     assert 0 < worst.error < 0.25
     assert worst.ratio <= 4
     assert {output.kind for output in found.outputs} == {"loss", "gradient", "result"}
-    assert f"healthy in {config.precision}" in str(found).splitlines()[0]
+    assert f"healthy in {config.precision}" in repr(found).splitlines()[0]
     told = (
         f"closest to its limit is the {worst.title}: its error is {error_text(worst.error)}, "
         f"a ratio of {worst.ratio:.2g}; above 4 it would be wrong."

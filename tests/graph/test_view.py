@@ -54,6 +54,8 @@ def test_a_view_tells_what_a_node_reads_and_who_reads_it(view):
     assert view.readers(0) == [(1, 0), (2, 0), (2, 1), (2, 2)]
     assert view.readers(2, port=0) == [(4, 1)]
     assert view.readers(2, port=1) == []
+    assert view.input_unit(4, 1) == view.input_units(4)[1]
+    assert view.output_unit(2, 0) == view.output_units(2)[0]
     for node, reader in enumerate([None, 4, 4, None, None]):
         assert view.only_reader(node) == reader
 

@@ -5,6 +5,7 @@ when trained.
 import re
 import shlex
 import shutil
+import sys
 
 import keras
 import numpy as np
@@ -14,8 +15,10 @@ import tensorflow as tf
 import amp_tf
 from amp_tf.cli.commands import parser
 from amp_tf.cli.main import main
-from amp_tf.offline.reading import Checkpoint
+from amp_tf.graph import view
+from amp_tf.offline.reading import Checkpoint, read_saved_model
 from amp_tf.offline.saved_model import convert_saved_model, rewrite_saved_model
+from amp_tf.offline.variables import search_variables
 from amp_tf.reporting.weights import Kept
 
 BFLOAT16 = amp_tf.AmpConfig(precision="bfloat16", target="cpu")
@@ -256,6 +259,41 @@ def test_a_model_of_tensorflow_1_is_stored_if_its_variables_are_resources(
     is_resource, kept, tmp_path
 ):
     _check_v1(tmp_path, kept, lambda w, x: tf.exp(tf.matmul(x, w)), is_resource=is_resource)
+
+
+def _steps_of_search(count, folder):
+    """Counts the steps of Python in the view while the variables of a model are searched."""
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        y = x = v1.placeholder(tf.float32, (4, 4))
+        for number in range(count):
+            y = tf.matmul(y, v1.get_variable(f"w{number}", (4, 4), use_resource=True))
+        session.run(v1.global_variables_initializer())
+        v1.saved_model.simple_save(session, str(folder / f"{count}"), {"x": x}, {"y": y})
+    model = read_saved_model(folder / f"{count}")
+    checkpoint = Checkpoint(folder / f"{count}")
+    steps = 0
+
+    def count_steps(frame, event, _):
+        nonlocal steps
+        if frame.f_code.co_filename != view.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        steps += event == "opcode"
+        return count_steps
+
+    before = sys.gettrace()
+    sys.settrace(count_steps)
+    try:
+        search_variables(model, checkpoint, [frozenset()])
+    finally:
+        sys.settrace(before)
+    return steps
+
+
+def test_the_search_for_variables_takes_as_many_steps_for_each_however_many_there_are(tmp_path):
+    few = _steps_of_search(25, tmp_path)
+    assert _steps_of_search(200, tmp_path) < 10 * few  # 36 times with a pass over all for each
 
 
 @pytest.mark.parametrize("on", [_product, _exponential])

@@ -70,7 +70,7 @@ def test_layers_are_listed_by_their_paths_with_what_is_16_bit_and_why_the_rest_i
         ("loss", 0, 1),
         ("", 0, 1),
     ]
-    assert str(found) == SHOWN
+    assert str(found) == repr(found) == SHOWN
 
 
 def test_operations_are_known_where_a_report_was_asked_for() -> None:

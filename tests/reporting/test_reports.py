@@ -129,7 +129,7 @@ left in float32:
 
 
 def test_what_was_converted_is_shown_by_op_and_what_was_left_by_reason():
-    assert str(report()) == SHOWN
+    assert str(report()) == repr(report()) == SHOWN
 
 
 def test_many_nodes_of_one_reason_are_one_line():

@@ -84,8 +84,11 @@ def test_misuse_is_refused():
         amp_tf.time(tf.abs, 1.0)
     with pytest.raises(ConfigError, match=r"amp_tf\.time, rounds: 'many' is not a valid value"):
         amp_tf.time(tf.abs, 1.0, rounds="many")
-    with pytest.raises(ConfigError, match=r"amp_tf\.time, minutes: None is not a valid value"):
-        amp_tf.time(tf.abs, 1.0, minutes=None)
+    for minutes in (None, 0, -1.0, float("nan")):
+        with pytest.raises(
+            ConfigError, match=rf"amp_tf\.time, minutes: {minutes} is not a valid v"
+        ):
+            amp_tf.time(tf.abs, 1.0, minutes=minutes)
 
 
 def test_the_report_of_the_process_stays_as_it_is(few):

@@ -105,6 +105,7 @@ def test_the_result_has_both_ways_side_by_side():
         "amp_tf: 2 graphs\n"
         "faster: 21.82 ± 0.07 times"
     )
+    assert repr(timed) == str(timed)  # at a prompt and in a notebook
     found = json.loads(json.dumps(timed.to_dict()))
     assert found["speedup"] == pytest.approx(21.82, abs=0.005)
     assert found["verdict"] == "faster: 21.82 ± 0.07 times"

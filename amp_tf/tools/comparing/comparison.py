@@ -21,7 +21,7 @@ from amp_tf.tools.keeping import Patterns
 _SHOWN = 5
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Comparison:
     """The result of a comparison: where a model goes wrong in 16 bit, or that it does not."""
 
@@ -125,7 +125,7 @@ class Comparison:
                     break
         return found
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         bad = [output for output in self.outputs if not output.is_good]
         verdict = "healthy"
         if bad:

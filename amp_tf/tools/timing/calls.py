@@ -48,8 +48,8 @@ def time(
         AmpError: amp_tf converts nothing in the function.
     """
     check_count(rounds, where=f"{_WHERE}, rounds")
-    if not isinstance(minutes, numbers.Real):
-        raise invalid(minutes, f"{_WHERE}, minutes", "a number")
+    if not isinstance(minutes, numbers.Real) or not minutes > 0:  # also where it is NaN
+        raise invalid(minutes, f"{_WHERE}, minutes", "a number above 0")
     if switch.is_enabled():
         raise ConfigError(
             "amp_tf is on",

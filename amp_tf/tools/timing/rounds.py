@@ -99,7 +99,7 @@ class Verdict:
         return f"too noisy to say after {self.rounds} rounds ({times}): {cure}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Timed:
     """The result of a timing."""
 
@@ -127,7 +127,7 @@ class Timed:
             "verdict": verdict.in_words(self.device),
         }
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         float32 = _figures(self.float32)
         mixed = _figures(self.mixed)
         titles = [
