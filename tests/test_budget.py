@@ -20,23 +20,23 @@ sys.path.append(str(ROOT / "scripts"))
 import code_sizes  # noqa: E402  (a program of that folder)
 
 BUDGET = {
-    "*.py": (6833, 8),
-    "cli/": (13442, 16),
-    "cpu/": (5582, 4),
-    "graph/": (21207, 16),
-    "hooks/": (24390, 23),
-    "loss_scaling/": (18103, 13),
-    "offline/": (10018, 7),
+    "*.py": (6856, 8),
+    "cli/": (13614, 16),
+    "cpu/": (5580, 4),
+    "graph/": (21362, 16),
+    "hooks/": (24437, 23),
+    "loss_scaling/": (18119, 13),
+    "offline/": (10006, 7),
     "oplists/": (8265, 8),
-    "painting/": (24255, 20),
-    "reporting/": (13044, 9),
-    "rewriting/": (22111, 13),
-    "tools/": (40798, 32),
-    "package": (208048, 169),
+    "painting/": (24245, 20),
+    "reporting/": (13046, 9),
+    "rewriting/": (22209, 13),
+    "tools/": (40811, 32),
+    "package": (208550, 169),
     "C": (2231, 1),
-    "tests": (290851, 282),
+    "tests": (292341, 282),
     "benchmarks": (75604, 79),
-    "scripts": (24583, 25),
+    "scripts": (24559, 25),
 }
 """At most so many AST nodes (of C: tokens) and files."""
 OTHERS = {"tuples": 5, "conditional": 15, "comprehensions": 40, "wide": 0.3, "decode": 1}
