@@ -24,7 +24,8 @@ for row in reads.rows():
 #: of libraries, what no interface promises; TensorFlow promises the formats of its messages
 INSIDE = ("tensorflow.python.", "keras.src.", "tf_keras.src.")
 #: private names of Python's own
-OF_PYTHON = {"_fields", "_value_", "_initializing", "_current_exceptions"}
+#: Private names of Python itself; python -m calls the last.
+OF_PYTHON = {"_fields", "_value_", "_initializing", "_current_exceptions", "_run_module_as_main"}
 
 
 def is_there(home: str, name: str) -> bool:
