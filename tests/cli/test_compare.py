@@ -98,7 +98,6 @@ def wrong_files(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ("--inputs in.npz --steps 0", "0 is not a number of batches"),
         ("--inputs in.npz --output nowhere/keep.txt", "nowhere/keep.txt: cannot be written"),
         ("--inputs none.npz", "cannot be read (No such file or directory)"),
         ("--inputs empty.npz", "empty.npz: cannot be read ("),
