@@ -58,7 +58,7 @@ _CLASSES = {
     "cpu": "AutoMixedPrecisionListsMkl",
 }  # Cuda is its older name
 _ONEDNN_ONLY = re.compile(r"if \(use_onednn_\) \{.*?\n    \}", re.DOTALL)
-_METHOD = re.compile(r"FlatSet<string> (\w+)List\(\) override \{(.*?)\n  \}", re.DOTALL)
+_METHOD = re.compile(r"FlatSet<(?:std::)?string> (\w+)List\(\) override \{(.*?)\n  \}", re.DOTALL)
 _OP = re.compile(
     r'"(_?[A-Z]\w*[a-z0-9]\w*)"'
 )  # not the names of variables, which have no small letter
