@@ -309,8 +309,10 @@ MAGNIFYING = Trait(
 )
 #: Ops of the infer list that keep the relative size of a rounding.
 LINEAR = Trait("BiasAdd Mean Square Sum", ADDING, SCALING)
+#: Ops that give the reciprocal of a root.
+RECIPROCAL_ROOTS = Trait("Rsqrt")
 #: Ops that give a reciprocal, so that multiplying by their result divides.
-RECIPROCALS = Trait("Inv Reciprocal Rsqrt")
+RECIPROCALS = Trait("Inv Reciprocal", RECIPROCAL_ROOTS)
 #: Ops whose result leaves float16's range for values that are in it; a quotient does not if its
 #: divisor is a constant.
 RANGING = Trait("Inv Prod RealDiv Reciprocal Square")

@@ -14,8 +14,8 @@ scaling recognizes an overflow. NVIDIA told its users to write -1e4 in place of 
 is an ordinary activation, and 10 / 1e-4 is infinite, also where it is written as a multiplication
 by a reciprocal (``tf.math.l2_normalize``). The gradient of a root is such a quotient, also after it
 was moved or multiplied by constants, as in the gradient of RMSNorm. So is a multiplication by gamma
-/ sqrt(variance) if the variance is the batch's, because equal rows have none. Quotients by a
-constant and products of two different values follow the lists.
+/ sqrt(variance + epsilon) if the variance is the batch's, because equal rows have none, and epsilon
+is below 1e-5. Quotients by a constant and products of two different values follow the lists.
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from amp_tf.graph.algorithms import reach
-from amp_tf.graph.datatypes import NodeMask, indices
+from amp_tf.graph.attributes import floats
+from amp_tf.graph.datatypes import NodeMask, indices, mask_of
 from amp_tf.oplists import table
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.decisions import Decision, NodeDecision, Verdict, spread
 from amp_tf.painting.reasons import Code
 from amp_tf.painting.value_graph import ValueGraph
 from amp_tf.precision import Precision
+
+#: The largest factor that leaves values up to 200 in float16's range.
+LARGEST_FACTOR = 320.0
 
 
 def keep_in_range(canvas: Canvas) -> Canvas:
@@ -117,11 +121,26 @@ def _by_reciprocals(values: ValueGraph) -> NodeMask:
     The factor may also be a product with the reciprocal of a batch's total.
     """
     products = values.of_ops(("Mul",))
-    reciprocals = values.of_ops(table.RECIPROCALS)
+    reciprocals = values.of_ops(table.RECIPROCALS) & ~_bounded(values)
     totals = values.of_ops(table.TOTALS)
     of_batches = reciprocals & values.downstream(totals, through=values.is_open | reciprocals)
     factors = values.downstream(of_batches, through=products)
     return products & values.readers_of(reciprocals | factors)
+
+
+def _bounded(values: ValueGraph) -> NodeMask:
+    """Returns the reciprocal roots of a mean or sum of squares, such as a variance, and a number,
+    such as epsilon, that keeps them below :data:`LARGEST_FACTOR`.
+    """
+    counts, _, sizes = values.view.constants
+    is_enough = (counts == 1) & (sizes >= LARGEST_FACTOR**-2)
+    numbers = [node for node in indices(is_enough) if floats(values.view.protos[node]).min() > 0]
+    squares = values.squares | values.of_ops(table.UNSIGNED)
+    totals = values.of_ops(table.TOTALS) & values.readers_of(squares)
+    moved = values.downstream(totals, through=values.moving)
+    guarded = values.readers_of(moved) & values.readers_of(mask_of(numbers, len(moved)))
+    sums = values.of_ops(table.ADDING - table.SUBTRACTING) & guarded
+    return values.of_ops(table.RECIPROCAL_ROOTS) & values.readers_of(sums)
 
 
 def _by_gradients_of_roots(values: ValueGraph) -> NodeMask:

@@ -322,6 +322,34 @@ def test_squares_and_quotients_are_float32_in_float16_alone(text, left, bfloat16
         assert painted(INPUT + text, **CPU).f16 == bfloat16
 
 
+#: gamma / sqrt(variance + epsilon), by which batch normalization multiplies: how the variance is
+#: guarded, and what leaves float16's range.
+GUARDED = {
+    "epsilon keeps it in range": ("AddV2(variance, epsilon)", "1e-5", ""),
+    "epsilon is too small": ("AddV2(variance, epsilon)", "9e-6", "n"),
+    "it is taken off": ("Sub(variance, epsilon)", "1e-3", "n"),
+    "it is negative": ("AddV2(variance, epsilon)", "-1e-3", "n"),
+    "the mean may be negative": ("AddV2(mean, epsilon)", "1e-3", "n"),
+}
+
+
+@pytest.mark.parametrize(("guarded", "epsilon", "left"), GUARDED.values(), ids=GUARDED)
+def test_what_is_divided_by_a_deviation_leaves_the_range_unless_epsilon_bounds_it(
+    guarded, epsilon, left
+):
+    text = (
+        "axis = Const() dtype=int32 value=int32[]*0\n"
+        f"epsilon = Const() value=float32[]*{epsilon}\n"
+        "mean = Mean(a, axis)\nsquare = SquaredDifference(a, mean)\n"
+        f"variance = Mean(square, axis)\nsum = {guarded}\n"
+        "root = Rsqrt(sum)\nfactor = Mul(root, y)\nn = Mul(a, factor)\nb = MatMul(n, y)"
+    )
+    result = painted(INPUT + text, **GPU)
+    assert ("n" in result.f16.split()) is not bool(left)
+    if left:
+        assert result.code(left) is Code.LEAVES_RANGE
+
+
 @both
 def test_what_reads_an_op_that_gives_the_lowest_float32_is_float32(settings):
     """As a sampled softmax does, for samples that are among the true classes."""

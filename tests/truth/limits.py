@@ -156,6 +156,20 @@ LIMITS = (
         cases="mean 50|equal rows|1e3",
     ),
     Limit(
+        "keras.layers/BatchNormalization",
+        FLOAT16,
+        math.inf,
+        "nothing is left of equal rows but one rounding, before their mean is taken off",
+        cases="equal rows",
+        tensors="output|gradient of after/kernel",
+    ),
+    Limit(
+        "rules/batch of equal rows",
+        ("bfloat16", "auto"),
+        math.inf,
+        "that rounding is multiplied by the root of 1 / epsilon, which is 1e5",
+    ),
+    Limit(
         "moments/.*",
         ALL,
         300.0,
