@@ -118,14 +118,20 @@ def _by_constants(values: ValueGraph) -> NodeMask:
 def _by_reciprocals(values: ValueGraph) -> NodeMask:
     """Returns the multiplications by a reciprocal.
 
-    The factor may also be a product with the reciprocal of a batch's total.
+    The factor may also be a product with the reciprocal of a batch's total. A factor that is
+    bounded counts for totals alone, which are few: a mean that is multiplied by it stays in
+    float32, so that the deny list, on which totals are, does not reach the sum with all values.
     """
     products = values.of_ops(("Mul",))
-    reciprocals = values.of_ops(table.RECIPROCALS) & ~_bounded(values)
+    bounded = _bounded(values)
+    reciprocals = values.of_ops(table.RECIPROCALS) & ~bounded
     totals = values.of_ops(table.TOTALS)
     of_batches = reciprocals & values.downstream(totals, through=values.is_open | reciprocals)
     factors = values.downstream(of_batches, through=products)
-    return products & values.readers_of(reciprocals | factors)
+    by_bounded = values.readers_of(values.downstream(bounded, through=products))
+    moving = values.moving | values.of_ops(table.NEGATING)
+    of_totals = values.readers_of(values.downstream(totals, through=moving))
+    return products & (values.readers_of(reciprocals | factors) | by_bounded & of_totals)
 
 
 def _bounded(values: ValueGraph) -> NodeMask:

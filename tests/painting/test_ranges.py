@@ -322,32 +322,34 @@ def test_squares_and_quotients_are_float32_in_float16_alone(text, left, bfloat16
         assert painted(INPUT + text, **CPU).f16 == bfloat16
 
 
-#: gamma / sqrt(variance + epsilon), by which batch normalization multiplies: how the variance is
-#: guarded, and what leaves float16's range.
+#: gamma / sqrt(variance + epsilon), by which a normalization multiplies: how the variance is
+#: guarded, and whether that keeps the factor in float16's range.
 GUARDED = {
-    "epsilon keeps it in range": ("AddV2(variance, epsilon)", "1e-5", ""),
-    "epsilon is too small": ("AddV2(variance, epsilon)", "9e-6", "n"),
-    "it is taken off": ("Sub(variance, epsilon)", "1e-3", "n"),
-    "it is negative": ("AddV2(variance, epsilon)", "-1e-3", "n"),
-    "the mean may be negative": ("AddV2(mean, epsilon)", "1e-3", "n"),
+    "by an epsilon": ("AddV2(variance, epsilon)", "1e-5", True),
+    "by one that is too small": ("AddV2(variance, epsilon)", "9e-6", False),
+    "by one that is taken off": ("Sub(variance, epsilon)", "1e-3", False),
+    "by one that is negative": ("AddV2(variance, epsilon)", "-1e-3", False),
+    "the mean, which may be negative": ("AddV2(mean, epsilon)", "1e-3", False),
 }
 
 
-@pytest.mark.parametrize(("guarded", "epsilon", "left"), GUARDED.values(), ids=GUARDED)
-def test_what_is_divided_by_a_deviation_leaves_the_range_unless_epsilon_bounds_it(
-    guarded, epsilon, left
+@pytest.mark.parametrize(("guarded", "epsilon", "is_bounded"), GUARDED.values(), ids=GUARDED)
+def test_a_normalized_value_leaves_the_range_unless_epsilon_bounds_the_factor(
+    guarded, epsilon, is_bounded
 ):
     text = (
         "axis = Const() dtype=int32 value=int32[]*0\n"
         f"epsilon = Const() value=float32[]*{epsilon}\n"
         "mean = Mean(a, axis)\nsquare = SquaredDifference(a, mean)\n"
-        f"variance = Mean(square, axis)\nsum = {guarded}\n"
-        "root = Rsqrt(sum)\nfactor = Mul(root, y)\nn = Mul(a, factor)\nb = MatMul(n, y)"
+        f"variance = Mean(square, axis)\nguarded = {guarded}\n"
+        "root = Rsqrt(guarded)\nfactor = Mul(root, y)\nscaled = Mul(a, factor)\n"
+        "negative = Neg(mean)\nshift = Mul(negative, factor)\n"
+        "normal = AddV2(scaled, shift)\nb = MatMul(normal, y)"
     )
     result = painted(INPUT + text, **GPU)
-    assert ("n" in result.f16.split()) is not bool(left)
-    if left:
-        assert result.code(left) is Code.LEAVES_RANGE
+    assert result.f16 == ("a scaled normal b" if is_bounded else "a b")
+    assert result.code("shift") is Code.LEAVES_RANGE
+    assert is_bounded or result.code("scaled") is Code.LEAVES_RANGE
 
 
 @both

@@ -90,7 +90,7 @@ LIMITS = (
     ),
     Limit(
         "keras.layers/GroupNormalization",
-        ("bfloat16",),
+        ALL,
         7.0,
         "with one channel left in each group, the size of its weight does not matter: the gradient "
         "is what epsilon leaves, .4 % of its terms, which are rounded, once each (to round their "
@@ -222,9 +222,9 @@ LIMITS = (
         tensors="gradient.*",
     ),
     Limit(
-        "keras.layers/LayerNormalization",
-        ("float16",),
-        6.0,
+        "keras.layers/(Layer|Group)Normalization",
+        FLOAT16,
+        8.0,
         "gamma's gradient is a sum of two factors that are rounded, once each",
         cases="1e-3",
         tensors="gradient.*gamma",
