@@ -40,7 +40,6 @@ def find_comparing(values: ValueGraph) -> NodeMask:
     turned = differences & values.readers_of(single, position=0)
     turned |= differences & values.readers_of(turned, position=0)
     sums = values.of_ops(table.ADDING) & values.readers_of(turned)
-    gates &= ~values.sources_of(sums)
     centred = mask_of((each.difference for each in values.centrings), len(sums))
     centred &= ~values.readers_of(_offset(values))
     return (differences & ~gates & ~centred) | sums
