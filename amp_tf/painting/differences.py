@@ -52,9 +52,8 @@ def _gates(values: ValueGraph) -> NodeMask:
     counts, _, sizes = values.view.constants
     single = counts == 1
     bounded = values.of_ops(table.BOUNDED_FUNCTIONS)
-    moved = values.products | values.downstream(values.products, through=values.moving)
     from_ones = values.readers_of(single & (sizes == 1)) & values.readers_of(bounded)
-    return from_ones | (values.readers_of(single) & values.readers_of(moved))
+    return from_ones | (values.readers_of(single) & values.readers_of(values.products))
 
 
 def _offset(values: ValueGraph) -> NodeMask:
