@@ -277,9 +277,8 @@ DECOMPOSING = Trait(
 )
 #: Ops that add or average many values.
 TOTALS = Trait("Mean Sum")
-#: The ones that add, as lengths and distances do with few terms, and the ones that average.
+#: The ones that add, as lengths and distances do with few terms.
 SUMMING = Trait("Sum")
-AVERAGING = Trait("Mean")
 #: Ops that average the values of each window.
 WINDOWED = Trait("AvgPool AvgPool3D")
 #: Ops whose result is never negative.

@@ -174,7 +174,7 @@ NEEDS = (
         Code.NEEDED,
         table.SUBTRACTING,
         among=_readers_of_sizes,
-        through=table.LINEAR - table.AVERAGING | table.ROOTS | table.BOUNDED_FUNCTIONS,
+        through=table.LINEAR | table.ROOTS | table.BOUNDED_FUNCTIONS,
     ),
     # A softmax removes the common part of its values, such as a bias, but not its rounding.
     Need(Code.NEEDED, table.SOFTMAXES, among=_readers_of_biased_values, through=LINEAR),
