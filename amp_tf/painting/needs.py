@@ -188,8 +188,7 @@ def keep_needed(values: ValueGraph) -> Iterator[NodeDecision]:
 
     Behind a product that nothing else uses, a bias, an activation without arithmetic and nodes that
     only move values keep the product's type, so that TensorFlow can fuse them with it; so does a
-    bias gradient (:func:`amp_tf.painting.ties.match_bias_gradients`). A product that reads a
-    variable in the next step does not count as a user of the value assigned now.
+    bias gradient (:func:`amp_tf.painting.ties.match_bias_gradients`).
 
     Difference "need": TensorFlow converts what lies between or follows products, whoever reads it.
 

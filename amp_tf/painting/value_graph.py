@@ -31,7 +31,6 @@ from amp_tf.oplists.table import (
     REFERENCE_VARIABLES,
     SCALING,
     SQUARES,
-    STORING,
     SUBTRACTING,
     TOTALS,
 )
@@ -116,8 +115,8 @@ class ValueGraph:
 
     @functools.cached_property
     def used(self) -> NodeMask:
-        """The users, and the nodes whose values reach one in the same step."""
-        return self.upstream(self.users, through=~self.of_ops(STORING))
+        """The users, and the nodes whose values reach one."""
+        return self.upstream(self.users, through=np.ones_like(self.users))
 
     @functools.cached_property
     def parameters(self) -> NodeMask:

@@ -358,13 +358,6 @@ SHOWN = {
         "a b c",
         {"d": Code.AFTER_PRODUCTS},
     ),
-    # the next step reads the variable, not what was stored in it
-    "what is stored serves no product of this step": (
-        "v = VariableV2() shape=[4, 4]\nx = Placeholder()\na = MatMul(x, x)\nchange = Mul(a, x)\n"
-        "stored = AssignAdd(v, change)\nagain = MatMul(stored, x)",
-        "a again",
-        {"change": Code.AFTER_PRODUCTS},
-    ),
     # as in tf_keras, where it reads the averages as well and gives the new ones: they are float32
     # on every list
     "a normalization that keeps its own running average is converted": (
