@@ -100,7 +100,7 @@ def _running_sums(values: ValueGraph) -> NodeMask:
     scaled = scaling & values.readers_of(values.of_ops(("Const",)))
     circling = _come_back(values)
     straight = values.is_open & ~circling
-    passing = adding | scaled | values.of_ops(("BiasAdd",)) | ~values.computes
+    passing = adding | scaled | ~values.computes
     sums = _long_chains(values, adding & _steps(values), straight & passing)
     multiplying = scaling & values.computes
     powers = _long_chains(values, multiplying, straight & (multiplying | ~values.computes))
