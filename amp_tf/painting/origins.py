@@ -185,8 +185,7 @@ def _great_constants(values: ValueGraph) -> NodeMask:
 
 def _updates(values: ValueGraph) -> NodeMask:
     """Returns the additions, to what a variable holds, whose result is stored again."""
-    arithmetic = values.of_ops(table.HANDING_ON | table.SCALING | table.ADDING)
-    passing = values.moving | arithmetic
+    passing = values.moving | values.of_ops(table.SCALING | table.ADDING)
     read = values.of_ops(table.VARIABLE_VALUES | table.REFERENCE_VARIABLES)
     summed = values.downstream(read, through=passing)
     stored = values.upstream(values.of_ops(table.STORING), through=passing)
