@@ -213,3 +213,85 @@ def places_that_are_written_as_text(bench):
     text = tf.constant(np.char.mod("%.9g", start))
     place, _ = bench.function(run)(bench.normal(16, 32), text)
     bench.note("1", "moved", place - start)
+
+
+def influence_in_a_network(w, x):
+    """Who follows whom is learned, and influence solves a system that is nearly singular (what a
+    decomposition needs, through a function).
+    """
+    places = w.dense(x, 8, "places")
+    links = tf.sigmoid(tf.matmul(places, places, transpose_b=True))
+    system = 0.05 * links + 0.02 * tf.eye(16)
+    influence = tf.linalg.solve(system, x)
+    return {"loss": mean_square(influence), "influence": influence}
+
+
+def choices_on_a_board(w, x):
+    """Values of moves, whose large biases have the form of the board (parameters that move)."""
+    hidden = tf.nn.gelu(w.dense(x, 32, "in"))
+    product = 0.1 * tf.matmul(hidden, w("kernel", 32, 8))
+    biases = tf.reshape(w.bias("bias", 8, 50.0), [4, 2])
+    values = tf.reshape(product, [16, 4, 2]) + biases
+    chances = tf.nn.softmax(values / 0.03, 1)
+    embedded = tf.matmul(tf.reshape(chances, [16, 8]), w("moves", 8, 8))
+    return {"loss": mean_square(embedded - 0.3), "output": chances}
+
+
+def choices_beside_known_values(bench):
+    """Values of actions are known, and a network corrects them (captured parameters)."""
+    correct = bench.weight(8, 8)
+    last = bench.weight(8, 4)
+    known = tf.constant(50.0 + bench.normal(8))
+
+    def run(x):
+        values = tf.matmul(x, correct) + known
+        chances = tf.nn.softmax(values / 0.5)
+        return tf.matmul(chances, last)
+
+    bench.judge(run, lambda: (bench.normal(64, 8),))
+
+
+def peaks_of_a_volume(w, x):
+    """The largest of some exponentials, which a convolution reads (maxima)."""
+    volume = tf.reshape(w.dense(x, 512, "in"), [16, 4, 8, 8, 2])
+    peaks = tf.nn.max_pool3d(tf.exp(volume), 2, 2, "VALID")
+    filters = w("filters", 2, 2, 2, 2, 4)
+    output = tf.nn.conv3d(peaks, filters, [1, 1, 1, 1, 1], "VALID")
+    return {"loss": mean_square(output - 0.3), "output": output}
+
+
+def peaks_of_rows(w, x):
+    """The largest of some exponentials, which a layer reads (maxima)."""
+    rows = tf.reshape(w.dense(x, 128, "in"), [16, 8, 16])
+    return w.last(tf.reduce_max(tf.exp(rows), 1))
+
+
+def delays_of_trains(bench):
+    """Times by the timetable are whole minutes, to which a network adds delays; passengers and the
+    next layer get the sum (joined values, whole numbers as exact ones).
+    """
+    correct = bench.weight(8, 4)
+    last = bench.weight(4, 4)
+
+    def run(minutes, facts):
+        times = tf.cast(minutes, tf.float32) + tf.matmul(facts, correct)
+        return times, tf.matmul(times, last)
+
+    minutes = 1190 + bench.integers(2000, 64, 4)
+    times, _ = bench.function(run)(minutes, bench.normal(64, 8))
+    bench.note("1", "delays", times - minutes.astype(np.float32))
+
+
+def temperatures_in_kelvin(bench):
+    """A network's degrees become kelvin, for whoever asks and for the next layer (great
+    constants).
+    """
+    net = bench.weight(8, 16)
+    last = bench.weight(16, 4)
+
+    def run(x):
+        kelvin = 5.0 * tf.matmul(x, net) + 273.15
+        return kelvin, tf.matmul(kelvin, last)
+
+    kelvin, _ = bench.function(run)(bench.normal(16, 8))
+    bench.note("1", "degrees", kelvin - np.float32(273.15))
