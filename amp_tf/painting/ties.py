@@ -15,8 +15,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import numpy as np
-
 from amp_tf.errors import GraphError
 from amp_tf.graph.algorithms import connected
 from amp_tf.graph.datatypes import Node, Unit
@@ -157,14 +155,8 @@ def match_maxima(canvas: Canvas) -> Canvas:
         gradient1 = MaxPool3DGrad(x, max1, allow1)
         allow2 = Conv3D(gradient1, w)               f16
     """
-    comparing = canvas.view.nodes_with(table.COMPARING)
-    # A value that stays float32 may leave a rounding to a maximum that was like it before.
-    is_settled = False
-    while not is_settled:
-        painted = canvas.allow
-        for node in comparing:
-            canvas = _leaving_unforced(canvas, _rounded_unlike(canvas, node), Code.COMPARED)
-        is_settled = np.array_equal(canvas.allow, painted)
+    for node in canvas.view.nodes_with(table.COMPARING):
+        canvas = _leaving_unforced(canvas, _rounded_unlike(canvas, node), Code.COMPARED)
     return canvas
 
 

@@ -269,32 +269,6 @@ def test_the_maxima_of_segments_are_compared_unrounded(largest):
     assert result.code("gathered") is Code.CARRIED
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_maxima_of_one_value_are_rounded_alike_whatever_the_order_of_their_comparisons(turned):
-    """Once the values are float32 for one of the maxima, the other must be, too."""
-    compared = ["found1 = Greater(t, rows)", "found2 = Greater(other, all)"]
-    if turned:
-        compared.reverse()
-    first, second = compared
-    result = painted(
-        f"""
-        x = Placeholder()
-        axes = Const() dtype=int32 value=int32[2]*1
-        t = Transpose(x, axes)
-        other = Transpose(x, axes)
-        rows = Max(t, axes)
-        all = Max(t, axes)
-        {first}
-        {second}
-        a = MatMul(t, x)
-        b = MatMul(rows, x)
-        c = MatMul(all, x)
-        """,
-        **CPU,
-    )
-    assert result.f16 == "a b c"
-
-
 # ---------------------------------------------------------------- TensorLists
 
 BASE = """
