@@ -433,8 +433,6 @@ GIVEN = Trait("OptionalGetValue Placeholder PlaceholderWithDefault", DATA_SOURCE
 ABSOLUTE = Trait("Ceil Cos Floor FloorDiv FloorMod Mod Rint Round Sin Tan TruncateDiv TruncateMod")
 #: Ops that multiply many values with each other.
 LONG_PRODUCTS = Trait("Cumprod Prod")
-#: Ops that give a range of numbers.
-RANGES = Trait("LinSpace Range")
 #: Ops whose result has the relative error of their least exact input: products, quotients, and
 #: gradients of activations.
 MULTIPLIED = Trait(

@@ -209,7 +209,7 @@ def _dropping(values: ValueGraph, behind: NodeMask) -> EdgeMask:
 
 def _given(view: GraphView) -> NodeMask:
     """Returns the nodes that give exact values which no node of the graph computes."""
-    given = view.mask_with(frozenset({*table.GIVEN, *table.RANGES}))
+    given = view.mask_with(table.GIVEN)
     given[view.given_arguments] = True
     for node, source, _ in casts_of(view):
         given[node] |= view.dtypes[source] in datatypes.INTEGERS
