@@ -117,29 +117,24 @@ def _without_products(values: ValueGraph) -> NodeMask:
 
 
 def _stored_maxima(values: ValueGraph) -> NodeMask:
-    """Returns the maxima that a loop or a branch stores for its gradient, with their operands and
-    the nodes that store and move both.
+    """Returns the maxima that a loop or a branch stores for its gradient, and the nodes that store
+    and move them and their operands.
 
     The gradient compares a maximum with its operands in another part of the graph, and reads both
-    from a list or an optional. It may read an operand from outside of the loop directly.
+    from a list or an optional, or an operand from outside of the loop.
     """
     keeping = values.of_ops(table.KEEPING)
     if not keeping.any():
         return keeping
     moves = values.is_open & values.of_ops(table.UNCHANGED)
     kept = values.upstream(keeping, through=moves)
-    # The maxima that are stored, and their operands.
     maxima = values.of_ops(table.MAXIMA) & values.sources_of(kept)
-    sources = values.sources_of(maxima)
-    operands = sources | values.upstream(sources & moves, through=moves)
-    # The values that gradients compare with a maximum. The value graph leaves these edges out.
-    edges = values.view.edges
-    by_gradients = values.of_ops(table.COMPARING)[edges.dst_node]
-    read = mask_of(edges.src_node[by_gradients], len(moves))
-    moved = values.downstream(values.readers_of(operands) & moves, through=moves)
-    compared = values.upstream(read, through=moves) & moved
-    stored = values.readers_of(maxima | operands) & kept
-    return maxima | compared | values.downstream(stored, through=kept)
+    operands = values.sources_of(values.upstream(maxima, through=moves))
+    # What a loop is given leaves it for the loop of the gradient.
+    rings = values.of_ops(table.LOOP_EXITS | table.LOOP_MERGES | table.LOOP_CLOSERS)
+    passing = keeping | moves | (values.is_open & rings)
+    moved = values.readers_of(maxima | operands) & passing
+    return maxima | values.downstream(moved, through=passing)
 
 
 def _steep(values: ValueGraph) -> NodeMask:

@@ -375,6 +375,16 @@ SHOWN = {
         "a b",
         {"m": Code.COMPARED},
     ),
+    "a maximum of what a loop is given is found again behind the loop": (
+        f"{GIVEN}size = Const() dtype=int32 value=int32[]*1\nd = Digamma(x)\n"
+        "stack = StackV2(size) elem_type=float32\nstart = Enter(d) frame_name='f'\n"
+        "state = Merge(start, next)\ngo = Placeholder() dtype=bool shape=[]\n"
+        "on = Enter(go) T=bool frame_name='f' is_constant=true\ncond = LoopCond(on)\n"
+        "switch = Switch(state, cond)\nm = Max(switch:1, size)\nkept = StackPushV2(stack, m)\n"
+        "next = NextIteration(switch:1)\ndone = Exit(switch)\nb = MatMul(done, y)",
+        "b",
+        {"done": Code.COMPARED},
+    ),
     # its scale reads the variable that its result goes to, and is float32 on every list
     "the gradient of a normalization whose scale it trains is converted": (
         f"{GIVEN}a = Conv2D(x, y) padding='SAME' strides=[1, 1, 1, 1]\n"

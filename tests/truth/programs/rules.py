@@ -295,3 +295,19 @@ def temperatures_in_kelvin(bench):
 
     kelvin, _ = bench.function(run)(bench.normal(16, 8))
     bench.note("1", "degrees", kelvin - np.float32(273.15))
+
+
+def maximum_of_what_a_loop_is_given(w, x):
+    """A loop scales what it adds by a maximum of what it is given, and multiplies that, too (stored
+    maxima).
+    """
+    given = tf.exp(w.dense(x, 16, "in"))
+    kernel = w("kernel", 16, 16)
+
+    def body(turn, state):
+        top = tf.reduce_max(given, 1, keepdims=True)
+        step = 0.1 * tf.tanh(tf.matmul(given, kernel)) * top
+        return turn + 1, state + step
+
+    _, state = tf.while_loop(lambda turn, _: turn < 4, body, [0, tf.zeros_like(given)])
+    return w.last(state)
