@@ -59,8 +59,8 @@ def keep_origins(values: ValueGraph) -> Iterator[NodeDecision]:
     the value are painted deny as well, back to the product that they come from: .998 is 1 in
     bfloat16, and .998 to the 500th is .37. So are the constant factors of the terms, which would be
     off by the same share in each step, and chains of more than :data:`LONGEST_CHAIN` additions to
-    one value. After a normalization or a gate, a sum begins anew. A chain of as many
-    multiplications is kept with all that its factors are computed of.
+    one value. Biases do not count; after a normalization or a gate, a sum begins anew. A chain of
+    as many multiplications is kept with all that its factors are computed of.
 
     Difference "origin": TensorFlow converts sums as all arithmetic, and casts the float32 side of
     an addition down.
@@ -146,10 +146,13 @@ def _long_chains(values: ValueGraph, steps: NodeMask, through: NodeMask) -> Node
 
 
 def _steps(values: ValueGraph) -> NodeMask:
-    """Returns all additions except x - mean, with which a normalization begins."""
+    """Returns all additions except x - mean, with which a normalization begins, and those of a
+    parameter to a product, as by a BiasAdd.
+    """
     centring = _reading(values, values.of_ops(table.TOTALS), 1)
     norms = values.of_ops(table.SUBTRACTING) & centring
-    return values.of_ops(table.ADDING) & ~norms
+    biases = find_biases(values, values.products | values.of_ops(table.BIASES))
+    return values.of_ops(table.ADDING) & ~(norms | biases)
 
 
 def find_biases(values: ValueGraph, biased: NodeMask) -> NodeMask:

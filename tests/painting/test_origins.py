@@ -234,12 +234,27 @@ NORM = """
     centred = Sub(s8, stopped)
     last = MatMul(centred, y)
 """
+BIAS = """s0 = MatMul(x, y)
+    {read}
+    rows = Const() dtype=int32 value=int32[2]*4
+    bias = Reshape(read, rows)
+    moved = Reshape(s0, rows)
+    biased = AddV2(moved, bias)
+"""
+READ = "handle = VarHandleOp() dtype=float32 shape=[4]\nread = ReadVariableOp(handle) dtype=float32"
 
 
 @both
-def test_a_norm_behind_a_chain_makes_it_no_longer(settings):
-    converted = painted(chain(LONGEST_CHAIN) + NORM, **settings).f16.split()
-    assert "s1" in converted
+@pytest.mark.parametrize(
+    "read", ["", READ, "read = _Arg() T=float32 index=0", "read = Placeholder()"]
+)
+def test_neither_a_norm_behind_a_chain_nor_a_bias_before_it_makes_it_longer(read, settings):
+    text = chain(LONGEST_CHAIN) + NORM
+    if read:
+        text = text.replace("s0 = MatMul(x, y)\n", BIAS.format(read=read))
+        text = text.replace("AddV2(s0,", "AddV2(biased,")
+    converted = painted(text, **settings).f16.split()
+    assert ("s1" in converted) == ("Placeholder" not in read)
 
 
 @both
