@@ -168,5 +168,5 @@ def how_it_ended(status: int, output: str) -> str:
     last = "it printed nothing"
     for line in without_our_lines(output).splitlines():
         if line.strip():
-            last = line[-_LAST_WORDS:].strip()
-    return f"it ended with {name_status(status)}: {last}"
+            last = f"its last line is {line[-_LAST_WORDS:].strip()!r}"
+    return f"it ended with {name_status(status)}; {last}"

@@ -73,8 +73,9 @@ class TimedScript:
             status = run_program(self.command, environ, output, lambda: _has_enough(place))
             recording = _read_recording(place)
             if recording is None or not recording.is_enough:
-                text = output.read_text(errors="replace")
-                recording = self._checked(status, text, recording, (place / PYTHON).exists())
+                if status:
+                    raise self._failed(status, output)
+                recording = self._checked(recording, (place / PYTHON).exists())
         is_named = bool(self.step)
         self.step = recording.step
         self.device = recording.device
@@ -92,16 +93,19 @@ class TimedScript:
                 raise self._error(f"there is nothing to time ({recording.summary})", fix)
         return Run(tuple(recording.step_ms), recording.first_end - begin, recording.peak_mib)
 
-    def _checked(
-        self, status: int, text: str, recording: Recording | None, has_amp_tf: bool
-    ) -> Recording:
+    def _failed(self, status: int, output: Path) -> AmpError:
+        """Keeps the output of a run that failed, which may hold a secret; returns the error."""
+        kept = Path(tempfile.mkdtemp(prefix="amp_tf_failed_")) / output.name
+        output.replace(kept)
+        ended = how_it_ended(status, kept.read_text(errors="replace"))
+        return self._error(f"the program failed: {ended} ({kept} has its output)")
+
+    def _checked(self, recording: Recording | None, has_amp_tf: bool) -> Recording:
         """Returns the recording of a program that ended by itself.
 
         Raises:
-            AmpError: it failed, or made too few steps.
+            AmpError: it made too few steps.
         """
-        if status:
-            raise self._error(how_it_ended(status, text))
         if not has_amp_tf:
             raise self._error(
                 "it started no Python in which amp_tf is installed",

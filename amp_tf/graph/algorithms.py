@@ -141,6 +141,35 @@ def strongly_connected(nodes: Mask, links: Adjacency) -> Iterator[list[Node]]:
             yield [node, *others]
 
 
+def gather(marks: Sequence[int], sources: Indices, readers: Indices) -> list[int]:
+    """Returns for each node its own marks and those of all nodes that lead to it.
+
+    Marks are the bits of an integer. Nodes of one cycle have the same; the others are taken in
+    their order, so that each edge is followed once.
+
+    Args:
+        marks: the marks of each node.
+        sources, readers: the edges between nodes, as parallel arrays.
+    """
+    count = len(marks)
+    place = np.arange(count, dtype=np.int32)
+    is_linked = mask_of(sources, count) & mask_of(readers, count)
+    for cycle in strongly_connected(is_linked, Adjacency(sources, readers, count)):
+        place[cycle] = cycle[0]
+    found = [0] * count
+    for node, own in zip(place.tolist(), marks, strict=True):
+        found[node] |= own
+    sources = place[sources]
+    readers = place[readers]
+    others = sources != readers
+    every = np.ones(count, np.bool_)
+    order, starts, behind = in_order(every, sources[others], readers[others])
+    for node in order:
+        for reader in behind[starts[node] : starts[node + 1]]:
+            found[reader] |= found[node]
+    return [found[node] for node in place.tolist()]
+
+
 def connected(units: Iterable[_Unit], links: Iterable[Iterable[_Unit]]) -> list[list[_Unit]]:
     """Returns the connected sets of units (union–find).
 

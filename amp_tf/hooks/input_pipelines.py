@@ -22,7 +22,7 @@ Two kinds of functions hold training steps, and are no pipelines. ``reduce`` is 
 makes ``for batch in dataset`` inside a tf.function a ``scan`` with a function of its own,
 ``scan_body``; any other function of ``scan`` is a pipeline's.
 
-All this goes on after amp_tf was turned off, because functions for XLA stay converted.
+All this goes on after amp_tf was turned off, because what ran before stays converted.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ TRACE_FOR_DATASET = Internal(
 )
 CALL_FUNCTION = Internal(
     "tensorflow.python.eager.polymorphic_function.atomic_function: AtomicFunction.call_flat",
-    "keep functions in float32 that Python code of a pipeline calls",
+    "keep functions in float32 that Python code of a pipeline calls, and all once amp_tf is off",
     "they may be computed in 16 bit, after one warning",
 )
 CALL_PYTHON = Internal(

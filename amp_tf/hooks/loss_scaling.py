@@ -57,11 +57,12 @@ def runs_in_float16() -> bool:
 def should_scale(optimizer: Any) -> bool:
     """Tells whether this optimizer needs a loss scale and does not have one.
 
+    One whose model the program compiled with ``auto_scale_loss=False`` needs none.
     A list of optimizers, as of tf_keras' ``WideDeepModel``, and tf_keras' ``TFOptimizer`` do not:
     their training steps scale no loss.
     """
     is_bare = bool(find_adapter(optimizer)) and not is_loss_scaled(optimizer)
-    return is_bare and runs_in_float16()
+    return is_bare and vars(optimizer).get(_MAY_SCALE, True) and runs_in_float16()
 
 
 def surviving(where: str) -> contextlib.AbstractContextManager[None]:
@@ -153,7 +154,7 @@ def _compile(compile: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _scale_loss_of(model: Any) -> None:
-    """Wraps a model's optimizer, if it needs a loss scale and the program does not refuse one.
+    """Wraps a model's optimizer, if it needs a loss scale.
 
     A training step that was made before is traced anew by :mod:`amp_tf.hooks.scope`. In a TF1
     graph, or if graphs are not rewritten, it keeps its optimizer until the model is compiled again.
@@ -166,7 +167,7 @@ def _scale_loss_of(model: Any) -> None:
         is_traced = tf.compat.v1.executing_eagerly_outside_functions()
         is_anew = is_traced and process_state.current().switches.graph_rewrite
         can_wrap = is_anew or not is_made
-        if can_wrap and should_scale(optimizer) and vars(optimizer).get(_MAY_SCALE, True):
+        if can_wrap and should_scale(optimizer):
             with model.distribute_strategy.scope():
                 model.optimizer = _shown_as_inner(LossScaleOptimizer(optimizer))
 

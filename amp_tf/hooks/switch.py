@@ -399,8 +399,8 @@ def disable() -> None:
 
     Some things cannot be undone. The optimizer stays registered with TensorFlow, as the identity,
     and TensorFlow's layout optimizer stays off (:mod:`amp_tf.hooks.plugin` says why). Sessions that
-    ran already keep their converted graphs, and so do concrete functions; a ``tf.function`` is
-    traced anew. Optimizers that were wrapped for loss scaling stay wrapped.
+    ran already keep their converted graphs, and so do concrete functions, except those for XLA; a
+    ``tf.function`` is traced anew. Optimizers that were wrapped for loss scaling stay wrapped.
     """
     _turn_off(BY_CALL)
 

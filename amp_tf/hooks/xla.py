@@ -17,7 +17,8 @@ line.
 Whoever asks for the definition of a function (a frozen graph, a GraphDef, a SavedModel, a converter
 for TFLite or ONNX) gets the one that the program wrote: only TensorFlow's runtime has the rewritten
 one. Input pipelines and the Python code that they call run copies of the originals
-(:mod:`amp_tf.hooks.input_pipelines`).
+(:mod:`amp_tf.hooks.input_pipelines`). So does all that calls them once amp_tf is off: a function of
+a SavedModel is created when it is loaded, and never traced anew.
 """
 
 from __future__ import annotations
@@ -52,16 +53,14 @@ COPY = "Dataset_as_written_"
 
 
 def install(patches: Patches) -> None:
-    """Rewrites each function that XLA will compile from now on; what was rewritten stays so.
-
-    Idempotent.
-    """
+    """Rewrites each function that XLA will compile from now on. Idempotent."""
     # These stay: what was rewritten must be given in its original form even after amp_tf was turned
-    # off.
+    # off, and then called so.
     staying = process_state.patches(f"{__name__}, staying")
     internals.DESCRIBE_GRAPH.surround(staying, _describe_graph)
     internals.DESCRIBE_FUNCTION.surround(staying, _describe_function)
     internals.ADD_FUNCTION.patch(staying, _add_function)
+    internals.CALL_FUNCTION.patch(staying, _call_function)
     # Last: without those, nothing is rewritten.
     internals.MAKE_FUNCTION.patch(patches, _make_and_rewrite)
 
@@ -219,6 +218,27 @@ def call_copies(function: Any) -> None:
     """
     if any(_is_rewritten_alone(child.definition) for child in function._children):
         _replace(function, function.definition, _define_copies(function))
+
+
+def _call_function(call_flat: Any, function: Any, /, *args: Any) -> Any:
+    called = function
+    is_off = not process_state.current().switches.graph_rewrite
+    # A graph that calls it may be saved, and must name the function itself.
+    is_eager = function._bound_context.executing_eagerly()
+    if is_off and is_eager and _reaches_rewritten(function):
+        with notices.surviving(
+            "xla.off",
+            "a function that was created while amp_tf was on may be computed in 16 bit",
+            where=f"function {function.name.decode()!r}",
+        ):
+            called = copy_as_written(function)
+    return call_flat(called, *args)
+
+
+def _reaches_rewritten(function: Any) -> bool:
+    """Tells whether an AtomicFunction was rewritten, or one that it calls."""
+    reached = (function, *function._children)
+    return any(hasattr(each, "_amp_tf_original") for each in reached)
 
 
 def copy_as_written(function: Any) -> Any:

@@ -7,19 +7,16 @@ import functools
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
 from amp_tf.config import AmpConfig
-from amp_tf.graph.algorithms import in_order
+from amp_tf.graph.algorithms import gather
 from amp_tf.graph.datatypes import Node, Unit, indices, mask_of
-from amp_tf.graph.edges import Adjacency
 from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Tensor, having
 from amp_tf.graph.inference import BatchShapes
 from amp_tf.graph.names import FreshNames, missing_node
 from amp_tf.graph.sizes import KnownShapes, Shapes
 from amp_tf.graph.templates import Templates, find_loop_bodies
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import ALLOW, LOOP_CLOSERS, SUCCESSORS
+from amp_tf.oplists.table import ALLOW, SUCCESSORS
 from amp_tf.oplists.targets import Resolution
 from amp_tf.painting.canvas import Canvas
 from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded, Obstacles, find_obstacles
@@ -258,23 +255,12 @@ class Form:
         """
         view = self.view
         sources, readers = view.links
-        runs = [0] * view.node_count
         is_end = ~mask_of(sources, view.node_count)
         is_end[[node for node, name in enumerate(view.names) if name in self.job.preserve]] = True
+        ends = [0] * view.node_count
         for number, node in enumerate(indices(is_end)):
-            runs[node] = 1 << number
-        inward = Adjacency(sources, readers, view.node_count)
-        is_forward = ~view.mask_with(LOOP_CLOSERS)[sources]
-        every = np.ones(view.node_count, np.bool_)
-        order, _, _ = in_order(every, sources[is_forward], readers[is_forward])
-        # The next turn of a loop needs values, too: each walk back finds those of one turn more.
-        before: list[int] = []
-        while runs != before:
-            before = runs[:]
-            for node in reversed(order):
-                for source in inward.fanins(node):
-                    runs[source] |= runs[node]
-        return runs
+            ends[node] = 1 << number
+        return gather(ends, readers, sources)
 
     @functools.cached_property
     def obstacles(self) -> Obstacles:

@@ -23,8 +23,9 @@ ones:
 - *Nobody writes meanwhile.* Two handles may stand for one variable, so no node of the loop, or of
   one inside it, may be able to write any float32 variable.
 - *Earlier writes are seen.* A loop is reached through its Enters alone, so every node before a late
-  read is before some Enter of the loop. The early read waits for all that any of them reads or
-  waits for.
+  read is before an Enter that leads to the read. The early read waits for all that these Enters
+  read or wait for. Whoever runs the late read runs that, too, so no run needs more inputs than
+  before.
 - *Later writes are not seen.* The late reads stay and wait for the early one's value, so nodes that
   wait for them, or through them for the loop, wait for it too. In a loop without iterations no late
   read runs; then the early one may race with a later write, but nobody looks at its value. If the
@@ -42,13 +43,13 @@ the others.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import reach
+from amp_tf.graph.algorithms import gather, reach
 from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node
 from amp_tf.graph.edges import Adjacency
@@ -146,8 +147,8 @@ class LoopRead(NamedTuple):
 
     Attributes:
         entry: the Enter through which the handle comes.
-        after: the nodes that the early read waits for: all that any Enter of its loop reads or
-            waits for, because the late read comes after one of these Enters.
+        after: the nodes that the early read waits for: all that the Enters of its loop that lead to
+            the late read read or wait for.
         readers: the inputs that may get the early value.
     """
 
@@ -166,7 +167,6 @@ class _LoopSearch:
 
     def __init__(self, form: Form, reads: Collection[Node]) -> None:
         view = form.view
-        self._form = form
         self._view = view
         self._reads = reads
         self._kept = form.obstacles.code_of
@@ -186,12 +186,17 @@ class _LoopSearch:
         for node, loop in enumerate(loops):
             if loop not in self._written and may_write(view, node, form.job.templates.is_function):
                 self._written.update(loop[:depth] for depth in range(1, len(loop) + 1))
+        # The Enters that lead to each node, as the bits of a number.
+        self._entries = view.nodes_with(table.LOOP_ENTRIES)
+        marks = [0] * view.node_count
+        for number, enter in enumerate(self._entries):
+            marks[enter] = 1 << number
+        self._led_by = gather(marks, sources, readers)
 
     def movable(self) -> list[LoopRead]:
         """Returns the reads that may move before their loops."""
         view = self._view
         gated = self._gated()
-        after = self._awaited()
         found = []
         reads = set(self._reads).difference(self._kept, self._in_branches())
         for read in sorted(reads):
@@ -212,27 +217,23 @@ class _LoopSearch:
                 continue
             handle, _ = view.inputs(entry)[0]
             # By name, so that the order of nodes does not matter.
-            waits = sorted(after[loop] - {handle}, key=view.names.__getitem__)
-            if not all(self._form.may_wait([read], awaited) for awaited in waits):
-                continue
+            waits = sorted(self._awaited(read, loop) - {handle}, key=view.names.__getitem__)
             found.append(LoopRead(read, entry, tuple(waits), tuple(readers)))
         return found
 
-    def _awaited(self) -> Mapping[Path, set[Node]]:
-        """Returns the nodes that the Enters of each loop read or wait for.
+    def _awaited(self, read: Node, loop: Path) -> set[Node]:
+        """Returns the nodes that those Enters of a loop read or wait for that lead to a read.
 
         Nodes that start at once are left out.
         """
         view = self._view
-        found: dict[Path, set[Node]] = {}
-        for enter in view.nodes_with(table.LOOP_ENTRIES):
-            handle, _ = view.inputs(enter)[0]
-            sources = found.setdefault(self._behind[enter], set())
-            sources.update([handle, *self._controls.fanins(enter)])
-        for node in view.nodes_with(table.WITHOUT_WAITING):
-            if not self._controls.fanins(node):
-                for sources in found.values():
-                    sources.discard(node)
+        found = set()
+        for number, enter in enumerate(self._entries):
+            if self._led_by[read] >> number & 1 and self._behind[enter] == loop:
+                found.update(self._neighbours.fanins(enter))
+        for node in tuple(found):
+            if view.ops[node] in table.WITHOUT_WAITING and not self._controls.fanins(node):
+                found.remove(node)
         return found
 
     def _gated(self) -> set[Node]:

@@ -142,7 +142,10 @@ time.sleep(2)  # longer than the command waits
 @pytest.mark.parametrize(
     ("program", "why"),
     [
-        ("print('no data'); raise SystemExit(3)", "it ended with status 3: no data."),
+        (
+            "print('no data'); raise SystemExit(3)",
+            "the program failed: it ended with status 3; its last line is 'no data' (/",
+        ),
         ("print(1)", "it made no step. A step is a batch of fit, "),
         (f"{MODEL}model.fit(x, x, batch_size=4)", "it made 4 steps of fit, of which 1 count, and"),
         (
@@ -162,6 +165,18 @@ def test_a_program_that_cannot_be_timed_is_told_why(here, tell, program, why):
     out, err = tell("time", "--precision", "bfloat16", "--", *python, status=2)
     assert f"amp-tf time: {' '.join(python)}: {why}" in err
     assert not out
+
+
+@pytest.mark.process
+def test_the_output_of_a_program_that_failed_is_kept(here, tell, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(here))
+    python = command(here, "print('first'); raise ValueError('no data')")
+    err = tell("time", "--", *python, status=2).err
+    kept = next(here.glob("amp_tf_*/output.txt"))
+    assert f"; its last line is 'ValueError: no data' ({kept} has its output)." in err
+    assert kept.read_text().startswith("first")
+    assert kept.parent.stat().st_mode & 0o777 == 0o700
+    assert not [*here.glob("amp_tf_time_*")]
 
 
 @pytest.mark.process

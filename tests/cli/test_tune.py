@@ -80,7 +80,7 @@ def test_one_direction_must_be_given(capsys, options):
         ),
         (
             ["sh", "-c", "echo no data; exit 3"],
-            "there is no accuracy in float32 (it ended with status 3: no data (",
+            "there is no accuracy in float32 (it ended with status 3; its last line is 'no data' (",
         ),
         (
             ["no-such-program"],
@@ -128,7 +128,10 @@ def test_the_last_number_of_the_programs_own_is_the_metric(here, printed, expres
 def test_what_a_mended_program_gives_counts_and_no_failure_before_it(here, tell):
     program = [*OPTIONS, "--", "sh", "-c", "cat data", "--key", "1234"]
     command = ["tune", "--metric", "stdout:loss ([0-9.]+)", *program]
-    assert "it ended with status 1: cat: data: No such file" in tell(*command, status=2).err
+    assert (
+        "it ended with status 1; its last line is 'cat: data: No such file"
+        in tell(*command, status=2).err
+    )
     (here / "data").write_text("las 0.5")
     assert "the program gave no stdout:loss" in tell(*command, status=2).err
     kept = here / "keep.txt.runs"

@@ -222,8 +222,18 @@ def test_who_waits_for_the_late_read_waits_for_the_early_one():
     assert "^read" in after["i_next"].input
 
 
+def test_a_read_waits_for_nothing_that_the_late_one_does_not_come_after():
+    """Who fetches an Exit that nothing reads runs the counter and the read, but no product."""
+    counted = "y_in = Enter(start_y) frame_name='loop'\n    start_y = Relu(x)"
+    proto = edited(LOOP, ("y_in = Enter(x) frame_name='loop'", counted))
+    result = rewrite(proto)
+    assert list(nodes(result.graph)[EARLY].input) == ["w"]
+    np.testing.assert_allclose(values(result.graph), values(proto), rtol=2**-5)
+    assert run(result.graph, ["i_out"], {}) == [3]
+
+
 def test_a_part_of_a_loop_asks_for_no_input_of_another_part():
-    """The read would wait for ``other``, which whoever fetches the product does not feed."""
+    """Whoever fetches the product does not feed ``other``."""
     proto = graph(f"""
         {LOOP}
         other = Placeholder() shape=[4, 4]
@@ -237,7 +247,7 @@ def test_a_part_of_a_loop_asks_for_no_input_of_another_part():
         fetch_other = Identity(v_out)
     """)
     result = rewrite(proto, preserve=("fetch", "fetch_other"))
-    assert not moved(result.graph)
+    assert list(nodes(result.graph)[EARLY].input) == ["w"]
     np.testing.assert_allclose(values(result.graph), values(proto), rtol=2**-5)
 
 

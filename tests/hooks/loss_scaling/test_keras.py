@@ -102,12 +102,13 @@ def test_a_training_step_that_ran_with_loss_scaling_off_is_made_anew_with_it(lib
     assert not log("without loss scaling")
 
 
-def test_a_model_whose_program_refuses_a_loss_scale_is_trained_without_one():
+def test_a_model_whose_program_refuses_a_loss_scale_is_trained_without_one(log):
     with installed():
         model = make_model(keras)
         model.compile("sgd", "mse", auto_scale_loss=False)
         model.fit(X, Y, verbose=0)
         assert not is_loss_scaled(model.optimizer)
+        assert not log("without loss scaling")
         model.compile(model.optimizer, "mse")
         assert is_loss_scaled(model.optimizer)
 

@@ -41,6 +41,44 @@ def test_functions_are_rewritten_between_install_and_uninstall_only():
     assert products(definition(after, X)) == {"float32": 1}
 
 
+class Loaded(tf.Module):
+    """A function for XLA, and one that calls it; a SavedModel has one trace of each."""
+
+    @tf.function(jit_compile=True, input_signature=[tf.TensorSpec((8, 8))])
+    def inner(self, x):
+        return x @ W
+
+    @tf.function(input_signature=[tf.TensorSpec((8, 8))])
+    def outer(self, x):
+        return self.inner(x) + 0.0
+
+
+def test_a_loaded_function_is_float32_once_amp_tf_is_off(tmp_path):
+    exact = tf.matmul(X, W).numpy()
+    module = Loaded()
+    tf.saved_model.save(module, str(tmp_path), signatures=module.outer.get_concrete_function())
+    install(xla, BFLOAT16)
+    ran, waited = (tf.saved_model.load(str(tmp_path)) for _ in range(2))
+    rounded = ran.inner(X).numpy()
+    for call in (ran.outer, lambda x: ran.signatures["serving_default"](x)["output_0"]):
+        np.testing.assert_array_equal(call(X), rounded)
+    uninstall(xla)
+    for module in (ran, waited):
+        for call in (module.inner, module.outer, module.signatures["serving_default"]):
+            [result] = tf.nest.flatten(call(X))
+            np.testing.assert_allclose(result, exact, rtol=0, atol=1e-6)
+        with tf.GradientTape() as tape:
+            tape.watch(X)
+            result = module.outer(X)
+        exact_gradient = tf.matmul(tf.ones((8, 8)), W, transpose_b=True)
+        np.testing.assert_allclose(tape.gradient(result, X), exact_gradient, rtol=0, atol=1e-6)
+    tf.saved_model.save(ran, str(tmp_path / "again"))
+    assert b"as_written" not in (tmp_path / "again" / "saved_model.pb").read_bytes()
+    install(xla, BFLOAT16)
+    np.testing.assert_array_equal(ran.outer(X), rounded)
+    assert not np.allclose(rounded, exact, rtol=0, atol=1e-6)
+
+
 def test_plain_functions_are_left_to_grappler():
     install(xla, BFLOAT16)
     assert products(definition(tf.function(lambda x: x @ W), X)) == {"float32": 1}
