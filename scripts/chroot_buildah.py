@@ -1,10 +1,10 @@
 """Build and run container images without a daemon: buildah from Debian's archive, in a mount
 namespace of its own.
 
-mmdebstrap makes two small Debian trees from packages: one holds buildah, the other becomes the base
-image. Each command runs in a fresh mount namespace, chrooted into the first tree, where the images
-live too. So neither a daemon nor a registry is needed, and overlayfs is used only where it can be.
-Root is needed, or a user namespace that makes one root.
+mmdebstrap makes a small Debian tree from packages, which becomes the base image as it is before
+buildah is installed. Each command runs in a fresh mount namespace, chrooted into the tree, where
+the images live too. So neither a daemon nor a registry is needed, and overlayfs is used only where
+it can be. Root is needed, or a user namespace that makes one root.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import dataclasses
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 
 import venvs
 
 SUITE = "bookworm"
-TOOL_PACKAGES = "buildah,ca-certificates,util-linux"
+TOOL_PACKAGES = "buildah util-linux"
 BASE_PACKAGES = "python3,python3-venv,ca-certificates,passwd"
 BASE_IMAGE = "localhost/amp-tf-base:bookworm"
 _CERTIFICATES = pathlib.Path("/etc/ssl/certs/ca-certificates.crt")
@@ -73,18 +74,15 @@ class Buildah:
         return self.folder / "container.log"
 
     def prepare(self) -> None:
-        """Make the two trees and the base image, as far as they are missing.
+        """Make the tree and the base image, as far as they are missing.
 
         Raises:
             venvs.SetupError: a step failed.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not (self.tree / "usr/bin/buildah").exists():
+        if not (self.tree / "base.tar").exists():
             shutil.rmtree(self.tree, ignore_errors=True)
-            self._bootstrap(TOOL_PACKAGES, self.tree, "make a tree with buildah")
-        base = self.tree / "base.tar"
-        if not base.exists():
-            self._bootstrap(BASE_PACKAGES, base, "make the base image from Debian packages")
+            self._bootstrap()
         self._bring_machine_settings()
         self._choose_storage()
         if self.capture("buildah", "images", "--quiet", BASE_IMAGE).returncode != 0:
@@ -95,6 +93,8 @@ class Buildah:
                 '[ ! -e /machine.crt ] || buildah copy -q "$c" /machine.crt '
                 "/etc/ssl/certs/ca-certificates.crt; "
                 'buildah config --env PIP_CERT=/etc/ssl/certs/ca-certificates.crt "$c"; '
+                # The checks import a part of what pip would compile, and copy all of it.
+                'buildah config --env PIP_COMPILE=0 "$c"; '
                 f'buildah commit -q --rm "$c" {BASE_IMAGE}'
             )
             self.run("sh", "-c", script, title="commit the base image")
@@ -128,16 +128,25 @@ class Buildah:
         answer = self.capture("buildah", "inspect", "--type", "image", image)
         return json.loads(answer.stdout)["Docker"]["config"]
 
-    def _bootstrap(self, packages: str, target: pathlib.Path, title: str) -> None:
+    def _bootstrap(self) -> None:
+        # Not what mmdebstrap mounts there, nor what it takes away at its end.
+        left_out = "dev proc sys tmp/* var/lib/apt/lists/* var/cache/apt/* etc/apt/apt.conf.d/00mm*"
+        base = self.folder / "base.tar"
+        keep = ["tar", "--create", "--numeric-owner", "--one-file-system", f"--file={base}"]
+        keep += [f"--exclude=./{path}" for path in left_out.split()]
+        add = f'-o DPkg::Chroot-Directory="$1" install --no-install-recommends {TOOL_PACKAGES}'
         command = [
             "mmdebstrap",
             "--quiet",
             "--variant=minbase",
-            f"--include={packages}",
+            f"--include={BASE_PACKAGES}",
+            f'--customize-hook={shlex.join(keep)} --directory="$1" .',
+            f'--customize-hook=APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get --quiet --yes {add}',
             SUITE,
-            str(target),
+            str(self.tree),
         ]
-        venvs.run(command, title=title, log=self.log, cwd=self.folder)
+        venvs.run(command, title="make a tree with buildah", log=self.log, cwd=self.folder)
+        base.rename(self.tree / base.name)
 
     def _choose_storage(self) -> None:
         # On an overlay (CI inside a container) buildah cannot make another one; vfs copies files,

@@ -166,11 +166,12 @@ def run(
         raise SetupError(f"{title}: status {status}. The last lines of {log}:\n  {tail}")
 
 
-def make(path: pathlib.Path, python: str = sys.executable) -> Venv:
+def make(path: pathlib.Path, python: str = sys.executable, *, with_pip: bool = True) -> Venv:
     """The environment at ``path``, made with ``python`` where there is none that works.
 
-    If Python was installed without ensurepip (Debian without python3-venv), the environment is made
-    without pip and filled from outside by the pip that is there.
+    Where it needs no pip of its own, or gets one with what is installed, the pip that is there
+    fills it from outside, if it can: ensurepip takes longer than many installations. So it does if
+    Python was installed without ensurepip (Debian without python3-venv).
 
     Raises:
         SetupError: neither way works.
@@ -181,16 +182,24 @@ def make(path: pathlib.Path, python: str = sys.executable) -> Venv:
     path.parent.mkdir(parents=True, exist_ok=True)
     venv.log.write_text("", encoding="utf-8")
     command = [python, "-m", "venv", "--clear", str(path)]
+    if not with_pip and _fills_from_outside():
+        run([*command, "--without-pip"], title="make a virtual environment", log=venv.log)
+        return venv
     try:
         run(command, title="make a virtual environment", log=venv.log)
     except SetupError:
         run([*command, "--without-pip"], title="make it without ensurepip", log=venv.log)
-        own_pip = [sys.executable, "-m", "pip", "--version"]
-        if subprocess.run(own_pip, capture_output=True).returncode != 0:
+        if not _fills_from_outside():
             raise SetupError(
                 f"{sys.executable} has neither ensurepip nor pip. Install python3-venv or pip."
             ) from None
     return venv
+
+
+def _fills_from_outside() -> bool:
+    """Tells whether this Python's pip can install for another one, as from 22.3 on."""
+    ask = [sys.executable, "-m", "pip", "--python", sys.executable, "--version"]
+    return subprocess.run(ask, capture_output=True).returncode == 0
 
 
 def tracked_files() -> list[pathlib.Path]:

@@ -34,7 +34,9 @@ def command(way):
 def in_float32(site_folder):
     """The results of all programs without the variable, from one process."""
     code = (
-        f"import runpy, sys\nfor sys.argv in {[*map(command, WAYS)]}: runpy.run_path(sys.argv[0])\n"
+        f"import runpy, sys\nsys.path.append({str(running.ROOT)!r})\n"
+        "from tests import autograph\nwith autograph.leaving_tf_keras_alone():\n"
+        f"    for sys.argv in {[*map(command, WAYS)]}: runpy.run_path(sys.argv[0])\n"
     )
     code += "print([name for name in sys.modules if name.startswith('amp_tf')])"
     ended = running.run(["-c", code], site_folder, {"PYTHONWARNINGS": "ignore"})

@@ -176,6 +176,8 @@ def test_a_ratio_is_the_error_over_what_is_inherent(
     most,
 ):
     verdict = judge(name, value, ideal, truth, UNIT, noise)
+    exact = judge(name, value, truth, truth, UNIT)
+    assert verdict.is_good or not exact.is_good  # as runner.rows_of takes it
     assert least <= verdict.ratio <= most
     assert verdict.is_good == (verdict.ratio <= LIMIT)
 

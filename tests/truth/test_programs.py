@@ -24,7 +24,7 @@ def rows(tmp_path_factory, request):
     listed = sample()
     if request.config.getoption("quick"):
         listed = listed[::3]
-    command = [*WORKER, "run", ",".join(AVAILABLE), "graph", str(path), ""]
+    command = [*WORKER, "run", ",".join(AVAILABLE), "graph", str(path), "", "briefly"]
     processes.run(command, cwd=ROOT, check=True, input="\n".join(listed), text=True)
     found = list(runner.read(path))
     assert {row.program for row in found} == set(listed)

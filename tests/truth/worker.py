@@ -1,7 +1,8 @@
 """A process that runs programs.
 
 ``names WAYS REGEX`` prints the names of those that it finds. ``run MODES WAYS FILE RULES`` runs
-those whose names stand on its stdin, without some rows of the painting's rules.
+those whose names stand on its stdin, without some rows of the painting's rules; with ``briefly``
+behind, ideal programs only where they decide.
 """
 
 import faulthandler
@@ -31,6 +32,7 @@ def main():
     ways = more[1].split(",")
     path = Path(more[2])
     rules = [rule for rule in more[3].split(",") if rule]
+    briefly = more[4:] == ["briefly"]
     names = set(sys.stdin.read().split("\n"))
     if modes.MULTIPLIES_BF16:
         pretend()
@@ -41,7 +43,7 @@ def main():
                 continue
             faulthandler.dump_traceback_later(PATIENCE, exit=True)
             start = time.monotonic()
-            rows = list(runner.rows_of(program, wanted, ways))
+            rows = list(runner.rows_of(program, wanted, ways, briefly))
             runner.append(path, rows)
             verdict = "FAIL" if any(map(report.is_defect, rows)) else "ok"
             seconds = time.monotonic() - start

@@ -17,10 +17,17 @@ from amp_tf.callbacks import LossScaleMonitor
 from amp_tf.config import Switches
 from amp_tf.hooks import scope, state
 from amp_tf.loss_scaling import is_loss_scaled
-from tests import processes
-from tests.hooks import installing
+from tests import autograph, processes
+from tests.hooks import installing, running
 from tests.hooks.loss_scaling.setup import OTHER, X, Y, installed, is_ours, make_model
 from tests.loss_scaling.steps import since_keras_3_1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tf_keras_alone():
+    """``tests/loss_scaling/test_tf_keras.py`` trains with what AutoGraph makes of it."""
+    with autograph.leaving_tf_keras_alone():
+        yield
 
 
 @pytest.mark.parametrize(
@@ -150,10 +157,13 @@ def test_a_model_that_was_compiled_again_with_its_own_optimizer_loads_without_am
     code = f"""if True:
         import sys, numpy as np, {name} as library
         x = np.random.RandomState(0).randn(32, 4).astype("float32")
-        model = library.models.load_model({path!r})
-        assert "amp_tf" not in sys.modules
-        print(type(model.optimizer).__name__, float(model.optimizer.learning_rate.numpy()))
-        print(model.evaluate(x, x.sum(1, keepdims=True), verbose=0))
+        sys.path.append({str(running.ROOT)!r})
+        from tests import autograph
+        with autograph.leaving_tf_keras_alone():
+            model = library.models.load_model({path!r})
+            assert "amp_tf" not in sys.modules
+            print(type(model.optimizer).__name__, float(model.optimizer.learning_rate.numpy()))
+            print(model.evaluate(x, x.sum(1, keepdims=True), verbose=0))
     """
     ended = processes.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     assert ended.returncode == 0, ended.stderr
