@@ -4,8 +4,10 @@ An example is a graph, one line a node; behind a node stands what it computes in
 bit or changes by the rule: ``f16 → float32``. A new example is written without these marks: the
 failing test prints it with them. Names that no line defines are placeholders of the type that their
 reader asks for, but for ``bias``, a variable. Attributes without a default are given, as in
-``DecodeRaw(text) out_type=float32``. The heading names the precision, and settings or the row where
-there are several::
+``DecodeRaw(text) out_type=float32``. If leaving out the rule changes nothing, another rule keeps
+the node as well: a sum of a product and a placeholder, which is exact (add ``bias`` instead), or a
+result that no product reads. The heading names the precision, and settings or the row where there
+are several::
 
     Example (float16, force_f16=^sin1$)::
 """
