@@ -21,22 +21,22 @@ import code_sizes  # noqa: E402  (a program of that folder)
 
 BUDGET = {
     "*.py": (6856, 8),
-    "cli/": (13614, 16),
+    "cli/": (13665, 16),
     "cpu/": (5580, 4),
-    "graph/": (21362, 16),
-    "hooks/": (24437, 23),
+    "graph/": (21620, 16),
+    "hooks/": (24579, 23),
     "loss_scaling/": (18119, 13),
     "offline/": (10006, 7),
-    "oplists/": (8265, 8),
-    "painting/": (24245, 20),
+    "oplists/": (8260, 8),
+    "painting/": (24319, 20),
     "reporting/": (13046, 9),
-    "rewriting/": (22209, 13),
+    "rewriting/": (22089, 13),
     "tools/": (40811, 32),
-    "package": (208550, 169),
+    "package": (208950, 169),
     "C": (2231, 1),
-    "tests": (292371, 284),
+    "tests": (294389, 286),
     "benchmarks": (75604, 79),
-    "scripts": (24559, 25),
+    "scripts": (24658, 25),
 }
 """At most so many AST nodes (of C: tokens) and files."""
 OTHERS = {"tuples": 5, "conditional": 15, "comprehensions": 40, "wide": 0.3, "decode": 1}

@@ -9,14 +9,14 @@ Spreading deny through the list would be safer, but differs from TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from amp_tf.graph import datatypes
-from amp_tf.graph.algorithms import connected, gather
-from amp_tf.graph.datatypes import Indices, Mask, Node, NodeMask, Unit, UnitMask, indices
-from amp_tf.graph.edges import Adjacency, Edges
+from amp_tf.graph.algorithms import connected, reach
+from amp_tf.graph.datatypes import Node, NodeMask, Unit, UnitMask, indices
+from amp_tf.graph.edges import Adjacency
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
@@ -56,6 +56,7 @@ def find_clusters(canvas: Canvas) -> Canvas:
     edges = view.edges.at(is_handle[view.edges.src_unit])
     escaping: list[Unit] = []
     clusters = []
+    pairs: list[tuple[Unit, Unit]] = []
     for handles in connected(indices(is_handle), edges.rows("src_unit", "dst_unit")):
         cluster = {handle: element_of[handle] for handle in handles if handle in element_of}
         units = [*cluster.values()]
@@ -64,14 +65,13 @@ def find_clusters(canvas: Canvas) -> Canvas:
             continue
         if not can_be_touched.all() or is_unseen[handles].any():
             escaping += np.compress(can_be_touched, units).tolist()
-        clusters.append(cluster)
-    writers, readers = _pairs(canvas, clusters, edges)
-    if len(writers):
-        src = np.concatenate([canvas.src, writers])
-        dst = np.concatenate([canvas.dst, readers])
+        clusters.append(units)
+        pairs += _pairs(canvas, cluster)
+    if pairs:
+        src, dst = np.concatenate([[canvas.src, canvas.dst], np.array(pairs, np.int32).T], axis=1)
         links = Adjacency(src, dst, view.unit_count)
         canvas = canvas.having(src=src, dst=dst, links=links)
-    canvas = canvas.having(clusters=[[*cluster.values()] for cluster in clusters])
+    canvas = canvas.having(clusters=clusters)
     return canvas.after(Decision(Verdict.DENY, escaping, Code.LIST_ESCAPES))
 
 
@@ -90,41 +90,23 @@ def _unseen(canvas: Canvas, of_lists: NodeMask) -> UnitMask:
     return view.units_of(boundaries) | into_lists
 
 
-def _pairs(
-    canvas: Canvas, clusters: Sequence[Mapping[Unit, Unit]], edges: Edges
-) -> tuple[Indices, Indices]:
-    """Returns the writers upstream of each reader of a list, and the reader, as parallel arrays.
+def _pairs(canvas: Canvas, cluster: Mapping[Unit, Unit]) -> Iterator[tuple[Unit, Unit]]:
+    """Yields the writers upstream of each reader, as pairs of units.
 
-    They hold the units of the elements.
+    The units are those of the writer's elements and of the reader's.
 
     Args:
-        clusters: by the handle of each node of a list, the unit of its elements.
-        edges: the edges between handles.
+        cluster: by the handle of a node, the unit of its elements.
     """
-    is_open = canvas.processable
-    writes = canvas.view.units_with(table.TENSOR_LIST_WRITERS) & is_open
-    reads = canvas.view.units_with(table.TENSOR_LIST_READERS) & is_open
-    edges = edges.at(is_open[edges.src_unit] & is_open[edges.dst_unit])
-    marks = [0] * canvas.view.unit_count
-    for cluster in clusters:
-        for number, handle in enumerate(cluster):
-            marks[handle] = int(writes[handle]) << number
-    upstream = gather(marks, edges.src_unit, edges.dst_unit)
-    pairs: list[Indices] = [np.zeros((2, 0), np.int32)]
-    for cluster in clusters:
-        elements = np.array([*cluster.values()], np.int32)
-        for handle, element in cluster.items():
-            if reads[handle]:
-                written = elements[_bits(upstream[handle], len(elements))]
-                pairs.append(np.stack([written, np.full_like(written, element)]))
-    written, read = np.concatenate(pairs, axis=1)
-    return written, read
-
-
-def _bits(number: int, count: int) -> Mask:
-    """Returns the lowest bits of an integer."""
-    octets = np.frombuffer(number.to_bytes(count // 8 + 1, "little"), np.uint8)
-    return np.unpackbits(octets, count=count, bitorder="little").view(np.bool_)
+    writes = canvas.view.units_with(table.TENSOR_LIST_WRITERS)
+    reads = canvas.view.units_with(table.TENSOR_LIST_READERS)
+    for handle, element in cluster.items():
+        if not reads[handle] or not canvas.processable[handle]:
+            continue
+        reached = reach([handle], canvas.processable, canvas.links.inward)
+        for writer in sorted(reached):
+            if writes[writer] and writer in cluster:
+                yield cluster[writer], element
 
 
 def match_clusters(canvas: Canvas) -> Canvas:
