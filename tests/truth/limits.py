@@ -230,6 +230,14 @@ LIMITS = (
         tensors="gradient.*gamma",
     ),
     Limit(
+        "keras.optimizers/Adamax",
+        FLOAT16,
+        6.0,
+        "in front of a normalization, a gradient is what its terms leave when their mean is taken "
+        "off, and they are rounded, once each",
+        tensors="state .*bias_momentum",
+    ),
+    Limit(
         "keras.optimizers/ScheduleFreeAdamW",
         ("bfloat16", "auto"),
         6.0,
