@@ -230,12 +230,12 @@ LIMITS = (
         tensors="gradient.*gamma",
     ),
     Limit(
-        "keras.optimizers/Adamax",
+        "keras.optimizers/Adam.*",
         FLOAT16,
         6.0,
         "in front of a normalization, a gradient is what its terms leave when their mean is taken "
         "off, and they are rounded, once each",
-        tensors="state .*bias_momentum",
+        tensors=r".*sequential.dense.(kernel|bias).*",
     ),
     Limit(
         "keras.optimizers/ScheduleFreeAdamW",
