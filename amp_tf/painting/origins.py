@@ -203,10 +203,11 @@ def _dropping(values: ValueGraph, behind: NodeMask) -> EdgeMask:
     """
     multiplied = values.of_ops(table.MULTIPLIED)
     masks = multiplied & values.readers_of(values.view.constants[2] >= NEVER)
-    ends = values.of_ops(table.ENDING_ORIGINS)
+    ends = values.of_ops(table.ENDING_ORIGINS) | values.of_ops(table.STORING)
     # A factor that comes from a product ends what is exact.
     count = values.count_inputs(behind)
     dropping = multiplied[values.readers] & (count[values.readers] > behind[values.sources])
+    dropping |= values.of_ops(table.BIASES)[values.readers] & (values.positions == 1)
     return dropping | (values.users | masks)[values.readers] | ends[values.sources]
 
 

@@ -60,6 +60,7 @@ def test_what_adds_exact_data_to_what_a_product_gave_is_float32(joined):
     "free",
     [
         "s = AddV2(a, bias)",
+        "s = BiasAdd(a, x)",  # a value for each channel, whatever it is
         "s = Mul(a, x)",
         "t = Mul(x, a)\ns = AddV2(t, a)",
         "c = Const() value=float32[]*1\ns = AddV2(a, c)",
