@@ -145,7 +145,7 @@ def _bounded(values: ValueGraph) -> NodeMask:
     totals = values.of_ops(table.TOTALS) & values.readers_of(squares)
     moved = values.downstream(totals, through=values.moving)
     guarded = values.readers_of(moved) & values.readers_of(mask_of(numbers, len(moved)))
-    sums = values.of_ops(table.ADDING - table.SUBTRACTING) & guarded
+    sums = values.of_ops(table.ADDING - table.SUBTRACTING) & (values.count_inputs() == 2) & guarded
     return values.of_ops(table.RECIPROCAL_ROOTS) & values.readers_of(sums)
 
 

@@ -330,6 +330,7 @@ GUARDED = {
     "by one that is taken off": ("Sub(variance, epsilon)", "1e-3", False),
     "by one that is negative": ("AddV2(variance, epsilon)", "-1e-3", False),
     "the mean, which may be negative": ("AddV2(mean, epsilon)", "1e-3", False),
+    "beside a third term": ("AddN(variance, epsilon, y) N=3", "1e-3", False),
 }
 
 
