@@ -41,7 +41,6 @@ from amp_tf.painting.decisions import Decision, Verdict
 from amp_tf.painting.eligibility import paired_maxima
 from amp_tf.painting.reasons import Balance, Rule
 from amp_tf.painting.remapper import computed_with_products, costs_nothing
-from amp_tf.painting.ties import loop_units
 
 _AS_IT_IS: Mapping[int, Shapes] = MappingProxyType({})
 _UNITS_PER_NS = 1000  # capacities are whole numbers: picoseconds
@@ -78,7 +77,7 @@ def drop_unprofitable(canvas: Canvas, at_batch: Mapping[int, Shapes] = _AS_IT_IS
     Args:
         at_batch: the shapes for each batch size that is weighed; empty for the graph's own shapes.
     """
-    ties: list[Sequence[Unit]] = [*canvas.clusters, *loop_units(canvas)]
+    ties: list[Sequence[Unit]] = [*canvas.clusters]
     asked = canvas.subject.resolution.asked
     if asked is not None:
         return _leave_unasked(canvas, asked, ties)
@@ -191,10 +190,6 @@ class Weighing:
                 if costs_nothing(view, node, product):
                     self.sizes[view.base[node]] = 0.0
         links += self.products.values()
-        for gate, product in self.prices.swishes:
-            units = [*view.units(gate), *view.units(product)]
-            if canvas.allow[units].all():
-                links.append(units)
         self.ties: list[list[Unit]] = []
         linked = dict.fromkeys(itertools.chain.from_iterable(links))
         for tied in connected(linked, links):
@@ -388,8 +383,6 @@ def _add_cast(network: Network, vertices: Sequence[int], side: int, capacity: in
         capacity: the time of the cast.
     """
     source, *readers = vertices
-    if side in readers:  # a reader of fixed type is on that side already
-        readers = [side]
     shared = readers[0]
     if len(readers) > 1:
         shared = network.add_vertex()

@@ -38,19 +38,16 @@ class Prices:
 
     Attributes:
         runs: how many times each node is taken to run.
-        swishes: the pairs of nodes that TensorFlow's remapper will compute as one, if both have one
-            type.
     """
 
     def __init__(self, view: GraphView, shapes: Shapes, table: CostTable) -> None:
         self.runs = count_runs(view)
-        self.swishes = find_swishes(view)
         self._table = table
         self._view = view
         self._shapes = shapes
         # The second node of a swish has the time of both.
         self._op_of: dict[Node, str] = {}
-        for gate, product in self.swishes:
+        for gate, product in find_swishes(view):
             self._op_of[gate] = FREE_OP
             self._op_of[product] = SWISH
         self.product = functools.cache(self._find_product)

@@ -94,7 +94,9 @@ def keep_origins(values: ValueGraph) -> Iterator[NodeDecision]:
 
 
 def _running_sums(values: ValueGraph) -> NodeMask:
-    """Returns sums that run or are long, their factors, and the constant factors of their terms."""
+    """Returns sums that run or are long, long products, and the factors of these and of sums that
+    run.
+    """
     adding = values.of_ops(table.ADDING) & values.computes
     scaling = values.of_ops(table.SCALING)
     scaled = scaling & values.readers_of(values.of_ops(("Const",)))
@@ -105,9 +107,7 @@ def _running_sums(values: ValueGraph) -> NodeMask:
     multiplying = scaling & values.computes
     powers = _long_chains(values, multiplying, straight & (multiplying | ~values.computes))
     multiplied = values.upstream(powers | (circling & scaling), through=straight)
-    found = circling | sums | powers
-    factors = values.upstream(found & adding, through=(scaled | adding) & values.is_open)
-    return found | multiplied | factors
+    return circling | sums | powers | multiplied
 
 
 def _come_back(values: ValueGraph) -> NodeMask:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -129,24 +129,12 @@ def _gelus_of_products(view: GraphView, is_f16: Mask) -> Iterator[tuple[Node, No
         product = gelu.biased
         if view.ops[product] in table.BIASES:
             product, _ = view.inputs(product)[0]
-            is_alone = view.only_reader(product) is not None
-            if not is_alone or view.ops[product] not in table.MATRIX_PRODUCT:
-                continue  # an argument has no attributes
+            if view.ops[product] not in table.MATRIX_PRODUCT:
+                continue
         nodes = [product, gelu.biased, *gelu.nodes]
         has_one_type = is_f16[nodes].min() == is_f16[nodes].max()
-        if has_one_type and not waits[nodes].any() and _has_gelu_kernel(view.protos[product].attr):
+        if has_one_type and not waits[nodes].any():
             yield from zip(gelu.nodes, itertools.repeat(product))
-
-
-def _has_gelu_kernel(attributes: Mapping[str, Any]) -> bool:
-    """Returns whether TensorFlow has a kernel for a product with a Gelu.
-
-    At most a bias is fused into the product, and its first matrix is not transposed.
-    """
-    fused = attributes.get("fused_ops")
-    transposed = attributes.get("transpose_a")
-    adds_a_bias = fused is None or fused.list.s == [b"BiasAdd"]
-    return adds_a_bias and (transposed is None or not transposed.b)
 
 
 class Gelu(NamedTuple):

@@ -163,7 +163,7 @@ def match_maxima(canvas: Canvas) -> Canvas:
 def _rounded_unlike(canvas: Canvas, node: Node) -> list[Unit]:
     """Returns the units to leave in float32 where a value is compared with a choice.
 
-    The value is compared with one chosen from it, and only one of the two is rounded.
+    The value is compared with one chosen from it, and one of the two is rounded without the other.
     """
     view = canvas.view
     is_xla = canvas.target.is_xla
@@ -175,16 +175,12 @@ def _rounded_unlike(canvas: Canvas, node: Node) -> list[Unit]:
     values, maximum = (view.output_unit(source, port) for source, port in sources)
     first_sources, first = _chosen(canvas, values)
     second_sources, second = _chosen(canvas, maximum)
-    is_gradient = view.ops[node] in table.MAXIMA_GRADIENTS
-    if not is_gradient and first_sources.isdisjoint(second_sources):
+    if first_sources.isdisjoint(second_sources):
         return []
+    is_gradient = view.ops[node] in table.MAXIMA_GRADIENTS
     if is_xla and not is_gradient:
         return [*first, *second, unit]
-    of_first = _rounded_alone(first, second)
-    of_second = _rounded_alone(second, first)
-    if of_first and of_second:
-        return []
-    return of_first or of_second
+    return [*_rounded_alone(first, second), *_rounded_alone(second, first)]
 
 
 def _chosen(canvas: Canvas, unit: Unit) -> tuple[set[Unit], dict[Unit, bool]]:

@@ -120,9 +120,11 @@ class ValueGraph:
 
     @functools.cached_property
     def parameters(self) -> NodeMask:
-        """The variables' values and captured tensors, and the nodes that move them."""
-        found: NodeMask = self.of_ops({*READ_OPS, *REFERENCE_VARIABLES, ARG_OP}).copy()
-        found[self.view.given_arguments] = False
+        """The variables' values and arguments, and the nodes that move them.
+
+        Those that callers give are exact, too, and what adds one to a product is joined.
+        """
+        found = self.of_ops({*READ_OPS, *REFERENCE_VARIABLES, ARG_OP})
         return self.downstream(found, through=self.moving)
 
     @functools.cached_property

@@ -72,7 +72,7 @@ def count_operations(
     if len(inputs) < 2 or result is None:
         return None
     if op in BATCHED:
-        return _count_batched(inputs[0], inputs[1], result)
+        return _count_batched(inputs[0], result)
     # m·k, k·n and m·n elements make m·k·n multiplications: the root of the product of the three.
     cubed = 1
     for shape in (inputs[0], inputs[1], result):
@@ -118,20 +118,17 @@ def _count_einsum(equation: str, inputs: Sequence[Shape | None]) -> float | None
     return 2.0 * count
 
 
-def _count_batched(first: Shape | None, second: Shape | None, result: Shape) -> float | None:
+def _count_batched(first: Shape | None, result: Shape) -> float | None:
     """Counts a batched product of matrices.
 
-    Each element of the result is a sum over the inner dimension.
-
-    Either matrix gives the inner dimension: its other one is known from the result. Matrices may
-    have fewer leading dimensions than the result, as the weight of a Dense layer has.
+    Each element of the result is a sum over the inner dimension of the first matrix, whose other
+    one is known from the result.
     """
     count = element_count(result)
-    for shape, place in ((second, -1), (first, -2)):
-        matrix = (*(shape or ())[-2:], *result[place:][:1])
-        if count is not None and len(matrix) == 3 and min(matrix) > 0:
-            return 2.0 * count * matrix[0] * matrix[1] / matrix[2]
-    return None
+    matrix = (*(first or ())[-2:], *result[-2:-1])
+    if count is None or len(matrix) < 3 or min(matrix) <= 0:
+        return None
+    return 2.0 * count * matrix[0] * matrix[1] / matrix[2]
 
 
 class Runs(NamedTuple):
@@ -204,11 +201,10 @@ def _trip_count(view: GraphView, links: Adjacency, condition: Node) -> float:
     terms = {source for node in joined for source, _ in view.inputs(node)} - joined
     counts = []
     for term in terms:
+        numbers = (whole_number(view.protos[node]) for node in upstream(term, table.COUNTING))
+        bound = max((number for number in numbers if number is not None), default=0)
         count = TYPICAL
-        if view.ops[term] in table.BOUNDED:
-            numbers = (whole_number(view.protos[node]) for node in upstream(term, table.COUNTING))
-            bound = max((abs(number) for number in numbers if number is not None), default=0)
-            if bound > 1:
-                count = float(bound)
+        if bound > 1:
+            count = float(bound)
         counts.append(count)
     return min(counts, default=TYPICAL)

@@ -162,8 +162,8 @@ STATES = {
         "step = MatMul(switch:1, w)\nrate = Const() value=float32[]*0.01\nscaled = Mul(step, "
         "rate)\n"
         "new = AddV2(switch:1, scaled)",
-        "+step",
-        "scaled",
+        "+step scaled",
+        "new state",
     ),
 }
 

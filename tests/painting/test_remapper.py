@@ -325,6 +325,19 @@ def test_other_constants_and_ops_make_no_gelu(text, change):
     assert gelus(re.sub(*change, text)) == []
 
 
+def test_a_gelu_of_another_type_than_its_product_or_that_waits_is_computed_alone():
+    view = read_graph(graph(GELU_INPUT + EXACT + READER), Templates())
+    product = view.names.index("product")
+    for converted, count in (([], 5), (range(product, view.node_count), 5), ([product], 0)):
+        is_f16 = np.isin(np.arange(view.node_count), converted)
+        told = computed_with_products(view, is_f16, NO_SHAPES).values()
+        assert [*told].count(product) == count + (count > 0)  # and the bias
+    waiting = EXACT.replace("Erfc(scaled)", "Erfc(scaled) ^x")
+    view = read_graph(graph(GELU_INPUT + waiting + READER), Templates())
+    none = np.zeros(view.node_count, np.bool_)
+    assert len(computed_with_products(view, none, NO_SHAPES)) == 1
+
+
 def test_a_long_chain_of_arithmetic_ends_the_search():
     lines = [EXACT, "a0 = Neg(x)", "b0 = Tanh(a2000)"]
     for chain in "ab":

@@ -168,6 +168,11 @@ def test_a_gradient_turns_as_often_as_its_loop():
     assert set(_runs(build)) == {24}
 
 
+def test_loops_that_nest_without_end_are_counted():
+    broken = graph("start = Enter(next) frame_name='f'\nnext = NextIteration(start)")
+    assert _runs_of(broken) == []
+
+
 def test_a_condition_that_leads_back_to_itself_says_nothing():
     broken = graph("""
         x = Placeholder()

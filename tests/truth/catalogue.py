@@ -30,6 +30,7 @@ GROUPS = (
     "moments",
     "numbers",
     "rules",
+    "parts",
     "optimizers",
     "losses",
     "layers",
