@@ -224,12 +224,12 @@ CONSTANTS = Trait("Const HostConst")
 #: Ops that TensorFlow cannot run in float16 although nothing says so (tensorflow issue 25977),
 #: constants, and ops whose reader elsewhere has a type of its own.
 NEVER_FORCED = Trait("OptionalFromValue OptionalGetValue SoftmaxCrossEntropyWithLogits", CONSTANTS)
-#: Ops on no list that pass values on unchanged, or (Rsqrt on GPUs) make a great value of one that a
-#: constant keeps from zero.
+#: Ops on no list that give values of their inputs, moved or chosen.
 CARRIERS = Trait(
-    """CheckNumerics CheckNumericsV2 MatrixBandPart MatrixDiagV3 MatrixSetDiagV3
-    ParallelDynamicStitch PlaceholderWithDefault RaggedTensorToTensor Roll Rsqrt ScatterNd
-    SparseToDense TensorScatterUpdate"""
+    """CheckNumerics CheckNumericsV2 ExtractImagePatches ExtractVolumePatches MatrixBandPart
+    MatrixDiagPartV3 MatrixDiagV3 MatrixSetDiagV3 MaxPoolWithArgmax NthElement
+    ParallelDynamicStitch PlaceholderWithDefault RaggedTensorToTensor Roll ScatterNd SparseToDense
+    TensorScatterUpdate"""
 )
 #: Ops that give the least or greatest float32 number by themselves: for classes sampled by
 #: accident, and for empty segments.

@@ -67,7 +67,9 @@ def keep_in_range(canvas: Canvas) -> Canvas:
     units = canvas.float32_units({view.unit_nodes[unit] for unit in products})
     canvas = canvas.after(Decision(Verdict.KEEP, units, Code.BEYOND_RANGE, reached))
     passable = canvas.spreading & ~canvas.deny
-    passable |= view.units_with(table.CARRIERS) & canvas.is_float32
+    # On GPUs, Rsqrt makes a great value of one that a constant keeps from zero.
+    carriers = table.CARRIERS | table.RECIPROCAL_ROOTS
+    passable |= view.units_with(carriers) & canvas.is_float32
     passable &= ~canvas.allow  # carriers that the user forces
     extreme = view.nodes_with(table.EXTREME_SOURCES)
     sources = canvas.float32_units([*indices(lost), *beyond, *extreme])

@@ -25,6 +25,7 @@ from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import (
     ALLOW,
+    CARRIERS,
     CASTS,
     MASKED,
     READ_OPS,
@@ -110,8 +111,8 @@ class ValueGraph:
 
     @functools.cached_property
     def moving(self) -> NodeMask:
-        """The open nodes that only move values or choose among them."""
-        return self.is_open & ~self.computes
+        """The nodes that only move values or choose among them, whether the lists know them."""
+        return (self.is_open & ~self.computes) | (self.of_ops(CARRIERS) & ~self.users)
 
     @functools.cached_property
     def used(self) -> NodeMask:

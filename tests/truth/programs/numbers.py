@@ -4,6 +4,8 @@ import math
 
 import tensorflow as tf
 
+from tests.truth.bench import mean_square
+
 
 def entropy_below_its_maximum(w, x):
     logits = 0.2 * w.perceptron(x, 8, "net")
@@ -130,3 +132,40 @@ def small_contrast(w, x):
     mean, variance = tf.nn.moments(light, [1, 2], keepdims=True)
     normed = (light - mean) * tf.math.rsqrt(variance + 1e-8)
     return w.last(tf.reshape(normed, [8, 512]), normed=normed)
+
+
+def small_turns(w, x):
+    """The angle of a small rotation, by the diagonal of its matrix."""
+    axis = 0.1 * w.perceptron(x, 3, "axis")
+    angle = tf.sqrt(tf.reduce_sum(axis * axis, 1) + 1e-12)[:, None, None]
+    a, b, c = tf.unstack(axis, axis=1)
+    zero = tf.zeros_like(a)
+    rows = tf.stack([zero, -c, b, c, zero, -a, -b, a, zero], 1)
+    cross = tf.reshape(rows, [-1, 3, 3])
+    twice = tf.matmul(cross, cross)
+    turn = tf.eye(3) + tf.sin(angle) / angle * cross + (1.0 - tf.cos(angle)) / angle**2 * twice
+    points = tf.matmul(tf.reshape(x[:, :30], [-1, 10, 3]), turn, transpose_b=True)
+    cosine = (tf.linalg.trace(turn) - 1.0) / 2.0
+    size = tf.acos(tf.clip_by_value(cosine, -1.0 + 1e-6, 1.0 - 1e-6))
+    return {"loss": mean_square(points) + tf.reduce_mean(size), "size": size}
+
+
+def changes_of_a_history(w, x):
+    """A layer whose bias is near 100 gives the last of a history, of which the changes matter."""
+    value = tf.tensordot(x, w("kernel", 32, 8), 1) + w.bias("bias", 8, start=100.0)
+    history = 100.0 + tf.reshape(x, [-1, 4, 8])
+    rows = tf.range(x.shape[0])
+    places = tf.stack([rows, tf.fill(rows.shape, 3)], 1)
+    told = tf.tensor_scatter_nd_update(history, places, value)
+    changes = tf.reshape(told[:, 1:] - told[:, :-1], [-1, 24])
+    return w.last(changes, changes=changes)
+
+
+def windows_beside_a_corner(w, x):
+    """The slopes in each window of an image that a layer gives, with a bias near 50."""
+    pixels = tf.tensordot(x, w("kernel", 32, 16), 1) + w.bias("bias", 16, start=50.0)
+    image = tf.reshape(pixels, [-1, 4, 4, 1])
+    ones = [1, 1, 1, 1]
+    windows = tf.image.extract_patches(image, [1, 2, 2, 1], ones, ones, "VALID")
+    slopes = tf.reshape(windows[..., 1:] - windows[..., :1], [-1, 27])
+    return w.last(slopes, slopes=slopes)
