@@ -236,6 +236,7 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         for name in ("_trainable_variables", "_trainable_variables_indices"):
             # Avoids Keras' tracking, which would take them for variables of this optimizer.
             object.__setattr__(self, name, getattr(self.inner_optimizer, name))
+        object.__setattr__(self, "_variables", self.inner_optimizer.variables)  # a model's map
         self.built = True
         pending = self._pending_weights
         self._pending_weights = None

@@ -88,6 +88,13 @@ class ScalingMethods(StateMethods):
 
     inner_optimizer: Any
 
+    def __eq__(self, other: object) -> bool:
+        # A program may name the optimizer that it gave to `compile`, as Checkpoint compares it.
+        return other is self or other is self.inner_optimizer
+
+    def __hash__(self) -> int:
+        return hash(self.inner_optimizer)
+
     def __dir__(self) -> Iterable[str]:
         # Keras' saving walks dir(): the inner optimizer's state is saved once, in this one's place.
         return sorted(set(super().__dir__()) - {"inner_optimizer", "_optimizer", "_trackable"})

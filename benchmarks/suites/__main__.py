@@ -1,12 +1,12 @@
-"""Runs the tests that other projects wrote for their libraries, in float32 and with amp_tf in each
-16-bit type.
+"""Runs the tests that other projects wrote for their libraries, with amp_tf in each 16-bit type and
+without it.
 
     python -m benchmarks.suites [--suites keras] [--only REGEX] [--quick] [--rows FILE] > table.md
 
 Each suite has an environment of its own, ``.venv/suites/NAME``, filled from a package index. If
 the package has no tests, the repository's are taken from ``.venv/suites/sources/NAME``; if they are
-not there, a line says how to get them. Each test file runs in a process of its own, in float32,
-bfloat16 and float16 one after the other. amp_tf converts graphs, so calls of built layers
+not there, a line says how to get them. Each test file runs in a process of its own, in bfloat16, in
+float16, and if a test failed, in float32. amp_tf converts graphs, so calls of built layers
 and of some functions are made ``tf.function``s, in float32, too. Under amp_tf a comparison that
 fails is tried again within 4 % (bfloat16) or .8 % (float16) of the largest value, and the test
 counts as *tolerated*. A test that fails with amp_tf alone is a defect, or stands in ``named.py``
@@ -30,10 +30,11 @@ from typing import Any
 from benchmarks.step_time.modes import modes
 from benchmarks.step_time.options import names_in
 from benchmarks.step_time.suite import Process
-from benchmarks.suites import outcomes, suites, worker
+from benchmarks.suites import outcomes, suites
 from benchmarks.suites.suites import Suite
 
-SHARES = {"float32": 0.0, "bfloat16": 0.04, "float16": 0.008}  #: of the largest value, by mode
+#: Of the largest value, by mode; float32 is last, because only what failed in 16 bit runs in it.
+SHARES = {"bfloat16": 0.04, "float16": 0.008, "float32": 0.0}
 QUICK = 600.0  #: seconds
 
 
@@ -79,15 +80,15 @@ def run_files(
         for file in files:
             if time.monotonic() > until:
                 return
-            answers = {
-                mode: process.ask(file=file, limit=limit) for mode, process in processes.items()
-            }
-            found = []
-            for mode, answer in worker.compared(answers).items():
+            found: list[outcomes.FileRun] = []
+            for mode, process in processes.items():
+                if mode == "float32" and not any(run.failed for run in found):
+                    break
+                answer = process.ask(file=file, limit=limit)
                 found.append(outcomes.of_tests(suite.name, file, mode, answer))
             failed = [f"{run.mode} {len(run.failed)} failed {run.seconds:.0f} s" for run in found]
             print(f"{file}: {', '.join(failed)}", file=sys.stderr, flush=True)
-            yield answers["float32"]["machine"], found
+            yield answer["machine"], found
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -126,10 +127,10 @@ def main(given: Sequence[str] | None = None) -> int:
         for machine, found in run_files(
             suite, chosen, venv.python, site, until=until, limit=asked.limit
         ):
-            about = {suite.distribution: version, "test files": len(files)}
+            about = {suite.distribution: version, "test files": len(files), **machine}
             if suite.source:
                 about["tests of"] = suite.source
-            facts[name] = {**about, **machine}
+            facts[name] = outcomes.joined(facts.get(name, {}), about)
             runs += found
             if asked.rows:
                 outcomes.write(asked.rows, facts, runs)

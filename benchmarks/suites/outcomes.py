@@ -59,8 +59,17 @@ def failed_only_here(runs: Sequence[FileRun]) -> Iterator[tuple[FileRun, str, st
     known = {run.file: run.failed for run in runs if run.mode == "float32"}
     for run in runs:
         for test in run.failed:
-            if test not in known[run.file]:
+            if test not in known.get(run.file, {}):
                 yield run, test, named.reason(f"{run.file}::{test}", run.mode)
+
+
+def joined(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """The facts of a suite of which a part ran before, perhaps elsewhere: every value is named."""
+    both = {**now, **before}
+    for key, value in now.items():
+        if str(value) not in str(both[key]):
+            both[key] = f"{both[key]}; {value}"
+    return both
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[FileRun]]:
@@ -88,7 +97,7 @@ def page(facts: dict[str, Any], runs: Sequence[FileRun]) -> str:
         lines += [f"## {suite}", "", *(f"{key}: {value}  " for key, value in known.items())]
         lines += [f"files that ran: {ran}", ""]
         lines += [_line(HEADS), "|---" + "|---:" * (len(HEADS) - 1) + "|"]
-        for mode in dict.fromkeys(run.mode for run in own):
+        for mode in ("bfloat16", "float16"):
             lines.append(_line(_cells(own, mode)))
         lines.append("")
         ended: dict[str, set[str]] = collections.defaultdict(set)

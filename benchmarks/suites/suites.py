@@ -77,7 +77,7 @@ SUITES = {
             "keras",
             "keras",
             "keras/src/**/*_test.py",
-            packages=("scikit-learn",),
+            packages=("jax", "scikit-learn"),  # tests of trainers and images import JAX
             quick=r"layers/(core|attention|convolutional|normalization)/|models/",
             imports=("tensorflow", "keras"),
             calls=(_KERAS, ("keras.src.ops.operation:Operation", "__call__")),
@@ -128,6 +128,7 @@ SUITES = {
             "tensorflow-probability",
             "tensorflow_probability/python/**/*_test.py",
             source="tensorflow/probability v0.25.0",
+            wanted="'*_test*.py'",
             packages=(
                 "tensorflow-probability==0.25.*",
                 "hypothesis",

@@ -43,26 +43,14 @@ def run_file(file: str, limit: float, options: dict[str, Any]) -> dict[str, Any]
         ended = f"the process ended with status {process.exitcode}"
     if process.exitcode == -signal.SIGALRM:
         ended = TIME_LIMIT
-    rows = {row["test"]: row for row in map(json.loads, lines)}
-    for row in rows.values():
-        if "outcome" not in row:  # it was running when the process ended
-            row |= {"outcome": "skipped" if ended == TIME_LIMIT else "failed", "message": ended}
+    tests = []
+    for row in {row["test"]: row for row in map(json.loads, lines)}.values():
+        if "outcome" in row:
+            tests.append(row)
+        elif ended != TIME_LIMIT:  # it was running when the process ended
+            tests.append({**row, "outcome": "failed", "message": ended})
     seconds = round(time.monotonic() - begin, 1)
-    return {"tests": list(rows.values()), "ended": ended, "seconds": seconds}
-
-
-def compared(answers: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The answers of all modes, with the tests for which each mode had time."""
-    over = [
-        {row["test"] for row in answer["tests"] if row["message"] != TIME_LIMIT}
-        for answer in answers.values()
-    ]
-    in_all = set.intersection(*over)
-    kept = {}
-    for mode, answer in answers.items():
-        tests = [row for row in answer["tests"] if row["test"] in in_all]
-        kept[mode] = {**answer, "tests": tests}
-    return kept
+    return {"tests": tests, "ended": ended, "seconds": seconds}
 
 
 def run_tests(file: str, limit: float, folder: str, options: dict[str, Any]) -> None:
@@ -105,6 +93,7 @@ def main() -> int:
         command = json.loads(line)
         answer = run_file(command["file"], command["limit"], options)
         answer["machine"] = machine("python -m benchmarks.suites", [])
+        del answer["machine"]["load"]  # no times are measured
         print(json.dumps(answer), file=answers, flush=True)
     return 0
 

@@ -74,6 +74,7 @@ def tiny(tmp_path):
     (tmp_path / "tiny_library.py").write_text(LIBRARY)
     (tmp_path / "tiny_suite.py").write_text(TESTS)
     (tmp_path / "crash_suite.py").write_text("import os\ndef test_ends():\n    os._exit(3)\n")
+    (tmp_path / "good_suite.py").write_text("def test_passes():\n    pass\n")
     return suites.Suite(
         "tiny",
         "none",
@@ -87,10 +88,10 @@ def tiny(tmp_path):
 def test_a_suite_is_run_in_each_mode_and_counted(tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(subprocess, "Popen", processes.start)
-    files = ["tiny_suite.py", "crash_suite.py"]
+    files = ["tiny_suite.py", "crash_suite.py", "good_suite.py"]
     answers = list(run_files(tiny, files, Path(sys.executable), tmp_path))
-    assert [machine["cores"] > 0 for machine, _ in answers] == [True, True]
-    (_, runs), (_, crashed) = answers
+    assert [machine["cores"] > 0 for machine, _ in answers] == [True, True, True]
+    (_, runs), (_, crashed), (_, good) = answers
     assert {run.mode: tuple(run.counts.values()) for run in runs} == {
         "float32": (5, 0, 1, 0),  # passed, tolerated, skipped, converted
         "bfloat16": (3, 1, 1, 5),
@@ -102,6 +103,7 @@ def test_a_suite_is_run_in_each_mode_and_counted(tiny, tmp_path, monkeypatch):
     assert failed == {"float32": {too}, "bfloat16": {too, ours}, "float16": {too}}
     for run in crashed:
         assert run.failed == {"test_ends": "the process ended with status 3"}
+    assert [run.mode for run in good] == ["bfloat16", "float16"]  # nothing to explain
     facts = {"tiny": {"files": 2}}
     outcomes.write(tmp_path / "rows.json", facts, runs)
     assert outcomes.read(tmp_path / "rows.json") == (facts, runs)
@@ -114,6 +116,12 @@ def test_a_suite_is_run_in_each_mode_and_counted(tiny, tmp_path, monkeypatch):
     page = outcomes.page(facts, runs)
     assert "| bfloat16 | 1 | 3 | 1 | 1 | 5 | 1 | 1 | 0 |" in page
     assert page.endswith(" | Why. |")
+
+
+def test_the_facts_of_a_suite_that_ran_in_parts_name_both():
+    before = {"cpu": "A", "date": "2026-11-29"}
+    both = outcomes.joined(before, {"cpu": "A", "date": "2026-11-30", "keras": "3.15.1"})
+    assert both == {"cpu": "A", "date": "2026-11-29; 2026-11-30", "keras": "3.15.1"}
 
 
 def test_a_suite_without_its_tests_is_left_out_and_says_what_to_do(tmp_path, monkeypatch, capsys):

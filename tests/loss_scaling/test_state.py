@@ -240,6 +240,24 @@ def test_case_33_and_k10_variables_and_set_weights_are_those_of_the_inner_optimi
     assert before.skipped == 1
 
 
+def test_the_variable_map_of_a_model_has_those_of_the_inner_optimizer():
+    model = built()
+    found = model._get_variable_map()
+    for variable in model.optimizer.inner_optimizer.variables:
+        assert found[variable.path] is variable
+
+
+@since_keras_3_1
+def test_a_checkpoint_takes_a_model_and_the_optimizer_that_it_was_compiled_with(tmp_path):
+    model = built()
+    inner = model.optimizer.inner_optimizer
+    saved = tf.train.Checkpoint(model, optimizer=inner).save(tmp_path / "ckpt")
+    for optimizer in (inner, model.optimizer):
+        tf.train.Checkpoint(model, optimizer=optimizer).restore(saved).assert_consumed()
+    assert {model.optimizer: 1}[inner] == 1
+    assert model.optimizer != amp_tf.LossScaleOptimizer(inner)
+
+
 def test_case_33_the_scale_may_be_set_while_a_traced_step_is_in_use():
     optimizer = sgd_of(variables())
     scaled = tf.function(lambda: optimizer.scale_loss(1.0))

@@ -62,6 +62,14 @@ def test_each_way_to_write_a_loop_gives_the_same_weights(adam, style):
     np.testing.assert_array_equal(found, loop(adam(), "bare"))
 
 
+def test_a_checkpoint_takes_a_model_and_the_optimizer_that_it_was_compiled_with(adam, tmp_path):
+    optimizer = adam()
+    model = make_model(amp_tf.LossScaleOptimizer(optimizer))
+    train(model)
+    saved = tf.train.Checkpoint(model, optimizer=optimizer).save(tmp_path / "ckpt")
+    tf.train.Checkpoint(model, optimizer=optimizer).restore(saved).assert_consumed()
+
+
 def restored(model, into, how, folder):
     """The model as a file gives it: as a new one, or with its state in a model that is there."""
     path = folder / f"{len(list(folder.iterdir()))}.{how}"
