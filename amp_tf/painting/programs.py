@@ -97,12 +97,13 @@ def join(canvases: Sequence[Canvas]) -> Canvas:
         canvases: those of its functions, the first of which has callers outside of the program.
     """
     first, *_ = canvases
-    bodies = Body.of_all([canvas.view for canvas in canvases])
+    views = [canvas.view for canvas in canvases]
+    bodies = Body.of_all(views)
     links, of_loops = _find_links(canvases, bodies)
     handing_over = {*itertools.chain.from_iterable(links)}
     for body in bodies.values():
         handing_over.update(body.ends(RETVAL_OP))
-    view = _join_views([canvas.view for canvas in canvases], handing_over)
+    view = _join_views(views, handing_over)
     rows = [np.array([(*link, 0) for link in links], np.int32).reshape(-1, 3).T]
     causes = []
     for canvas, body in zip(canvases, bodies.values(), strict=True):
@@ -111,7 +112,7 @@ def join(canvases: Sequence[Canvas]) -> Canvas:
     handing = _Handing(np.concatenate(rows, axis=1), view.units_with((_HANDED_OVER,)))
     closing: set[Node] = set()
     for unit in of_loops:
-        closing.update(view.unit_nodes[source] for source in handing.sources_of(unit))
+        closing.update(map(view.unit_nodes.__getitem__, handing.sources_of(unit)))
     subject = dataclasses.replace(
         first.subject,
         view=view,
@@ -119,9 +120,8 @@ def join(canvases: Sequence[Canvas]) -> Canvas:
         beyond_range=(),
         closing=sorted(closing),
     )
-    names = (field.name for field in dataclasses.fields(Marks))
     joined = {"cause": np.concatenate(causes)}
-    for name in {*names, "processable", "locked"} - {"cause", "weighed"}:
+    for name in {*Marks.__annotations__, "processable", "locked"} - {"cause", "weighed"}:
         joined[name] = np.concatenate([getattr(canvas, name) for canvas in canvases])
     return first.having(subject=subject, clusters=(), **joined).connected(*handing.bypassed())
 
@@ -156,7 +156,7 @@ def _find_links(
     """Finds the units between which calls hand values over, and the results of loops' bodies."""
     calls: list[tuple[Body, Node]] = []
     for canvas, body in zip(canvases, bodies.values(), strict=True):
-        calls += [(body, node) for node in indices(canvas.subject.calls)]
+        calls += zip(itertools.repeat(body), indices(canvas.subject.calls), strict=False)
     root, *_ = bodies
     callees = {name: body for name, body in bodies.items() if name != root}
     while True:
@@ -185,7 +185,8 @@ def _join_views(views: Sequence[GraphView], handing_over: Iterable[Unit]) -> Gra
     """
     joined: dict[str, list[Any]] = {}
     for name in ("signatures", "dtypes", "names", "devices", "protos"):
-        joined[name] = [*itertools.chain.from_iterable(getattr(view, name) for view in views)]
+        of_views = map(operator.attrgetter(name), views)
+        joined[name] = [*itertools.chain.from_iterable(of_views)]
     signatures = joined.pop("signatures")
     nodes = np.arange(len(signatures), dtype=np.int32)
     node_of = np.repeat(nodes, [len(signature.slots) for signature in signatures])
