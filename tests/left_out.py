@@ -12,7 +12,7 @@ def without(names):
     names = frozenset(names)
     assert names <= {row.name for row in paint.RULES}
     with contextlib.ExitStack() as stack:
-        for step in ("LISTING", "HOLDING", "KEEPING", "PASSES", "SETTLING", "RULES"):
+        for step in ("LISTING", "HOLDING", "KEEPING", "DENYING", "PASSES", "SETTLING", "RULES"):
             rows = tuple(row for row in getattr(paint, step) if row.name not in names)
             stack.enter_context(mock.patch.object(paint, step, rows))
         yield

@@ -7,12 +7,13 @@ definition is rewritten and registered again under the same name, so that every 
 are cloned under new names; the function's list of children keeps the clones alive, so clones live
 as long as their caller.
 
-XLA inlines calls, so a control edge from a call does not order what the call is given: whatever
-waits for the call must also wait for a read that was moved in front of it. TensorLists that
-functions share hold 16 bit where that rounds nothing (:mod:`amp_tf.rewriting.sharing`). Under
-``auto`` on a CPU XLA is given exactly the programs of float32, so it cannot be slower there.
-TensorFlow has no way to register a definition with stack traces, so XLA's errors lose the source
-line.
+What one of these functions needs of a value that another one computes counts as if all were one
+(:mod:`amp_tf.painting.programs`). XLA inlines calls, so a control edge from a call does not order
+what the call is given: whatever waits for the call must also wait for a read that was moved in
+front of it. TensorLists that functions share hold 16 bit where that rounds nothing
+(:mod:`amp_tf.rewriting.sharing`). Under ``auto`` on a CPU XLA is given exactly the programs of
+float32, so it cannot be slower there. TensorFlow has no way to register a definition with stack
+traces, so XLA's errors lose the source line.
 
 Whoever asks for the definition of a function (a frozen graph, a GraphDef, a SavedModel, a converter
 for TFLite or ONNX) gets the one that the program wrote: only TensorFlow's runtime has the rewritten

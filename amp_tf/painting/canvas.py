@@ -45,6 +45,7 @@ class Subject:
         cost_model: leaves units in float32 that are faster so; ``None`` where costs do not count.
         beyond_range: nodes that give stored values which 16 bit cannot hold. The values are known
             from outside of the graph.
+        closing: nodes whose results are the next arguments of the body of a functional loop.
     """
 
     view: GraphView
@@ -56,6 +57,7 @@ class Subject:
     shapes: Shapes | None = None
     cost_model: Callable[[Canvas], Canvas] | None = None
     beyond_range: Sequence[Node] = ()
+    closing: Sequence[Node] = ()
 
     @property
     def target(self) -> Target:
@@ -120,6 +122,7 @@ class Canvas(Marks):
         locked: the unit's type must stay, wherever the paint comes from (preserved nodes, name
             rules, scopes).
         src, dst: the units that each edge connects; edges through TensorLists stand at the end.
+        positions: the input at which each edge arrives; 0 for edges through TensorLists.
         links: the adjacency of units by these edges.
         clusters: for each TensorList, the units that are the type of its elements.
         values: the value graph, for the last step.
@@ -130,6 +133,7 @@ class Canvas(Marks):
     locked: UnitMask
     src: Indices
     dst: Indices
+    positions: Indices
     links: Adjacency
     clusters: Sequence[Sequence[Unit]] = ()
     values: ValueGraph | None = None
@@ -159,6 +163,7 @@ class Canvas(Marks):
             locked=view.units_of(mask_of(lasting, view.node_count)),
             src=edges.src_unit,
             dst=edges.dst_unit,
+            positions=edges.dst_position,
             links=Adjacency(edges.src_unit, edges.dst_unit, view.unit_count),
         )
 
@@ -193,6 +198,11 @@ class Canvas(Marks):
         canvas = object.__new__(Canvas)
         canvas.__dict__.update(self.__dict__, **attributes)
         return canvas
+
+    def connected(self, src: Indices, dst: Indices, positions: Indices) -> Canvas:
+        """Returns the canvas with other edges."""
+        links = Adjacency(src, dst, self.view.unit_count)
+        return self.having(src=src, dst=dst, positions=positions, links=links)
 
     def relisted(self, units: UnitMask, op_list: str = "") -> Canvas:
         """Returns the canvas with some units on one list alone, or on none."""

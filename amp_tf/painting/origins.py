@@ -34,7 +34,7 @@ import numpy as np
 
 from amp_tf.graph import datatypes
 from amp_tf.graph.attributes import ARG_OP
-from amp_tf.graph.datatypes import EdgeMask, Node, NodeMask
+from amp_tf.graph.datatypes import EdgeMask, Node, NodeMask, indices
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
@@ -116,16 +116,16 @@ def _come_back(values: ValueGraph) -> NodeMask:
     """
     view = values.view
     arguments = view.nodes_with((ARG_OP,))
-    results = view.nodes_with((RETVAL_OP,))
-    closing = values.of_ops(table.LOOP_CLOSERS).copy()
+    # Each result may become any argument of the next call.
+    results = indices(view.mask_with((RETVAL_OP,)) & ~values.closing)
     links: list[tuple[Node, Node]] = []
-    if values.is_loop_body:
-        closing[results] = True
-    elif arguments and results:  # each result may become any argument
+    if arguments and results:
         first, *others = arguments
         links += itertools.product(results, [first])
         links += itertools.product([first], others)
-    return values.on_cycles(~values.users, closing, np.array(links, np.int32).reshape(-1, 2).T)
+    return values.on_cycles(
+        ~values.users, values.closing, np.array(links, np.int32).reshape(-1, 2).T
+    )
 
 
 def _long_chains(values: ValueGraph, steps: NodeMask, through: NodeMask) -> NodeMask:

@@ -39,6 +39,7 @@ from amp_tf.painting.canvas import Canvas, Subject
 from amp_tf.painting.decisions import Decision
 from amp_tf.painting.eligibility import Obstacles
 from amp_tf.painting.outcome import Painting
+from amp_tf.painting.programs import join, split
 from amp_tf.painting.reasons import Code
 from amp_tf.painting.value_graph import ValueGraph
 
@@ -116,31 +117,68 @@ def paint(
     Raises:
         GraphError: a loop is broken.
     """
-    if resolution.target is None:
-        return Painting.without_target(view, resolution.why_none)
-
-    def run(step: Sequence[Row], canvas: Canvas) -> Canvas:
-        for row in step:
-            if row.applies(change, resolution):
-                canvas = row.apply(canvas)
-        return canvas
-
     subject = Subject(view, resolution, obstacles, change.kernels, **settings)
-    listed = run(LISTING, Canvas.of(subject))
-    if not (listed.allow | listed.on_allow & listed.processable).any():
-        return Painting.of(listed)
-    held = run(HOLDING, listed)
+    [painting] = paint_together([subject], change)
+    return painting
+
+
+def paint_together(subjects: Sequence[Subject], change: Change = NO_CHANGE) -> list[Painting]:
+    """Decides the precision of every unit of a graph, or of the functions of a program.
+
+    Args:
+        subjects: the first function has callers outside of the program.
+
+    Raises:
+        GraphError: a loop is broken.
+    """
+    resolution = subjects[0].resolution
+    if resolution.target is None:
+        why = resolution.why_none
+        return [Painting.without_target(subject.view, why) for subject in subjects]
+    listed = [_run(LISTING, Canvas.of(subject), change) for subject in subjects]
+    canvases = listed
+    if len(listed) > 1 and any(map(_has_product, listed)):
+        program, _ = _keep(join(listed), change)
+        canvases = split(program, listed)
+    paintings = []
+    for before, canvas in zip(listed, canvases, strict=True):
+        if _has_product(before):
+            kept, to_split = _keep(canvas, change)
+            painted = _run(PASSES, kept, change)
+            paintings.append(Painting.of(_run(SETTLING, painted, change), to_split))
+        else:
+            paintings.append(Painting.of(before))
+    return paintings
+
+
+def _has_product(canvas: Canvas) -> bool:
+    """Tells whether the lists may convert a node, with which a painting begins."""
+    return bool((canvas.allow | canvas.on_allow & canvas.processable).any())
+
+
+def _run(step: Sequence[Row], canvas: Canvas, change: Change) -> Canvas:
+    """Returns the canvas after a step."""
+    for row in step:
+        if row.applies(change, canvas.subject.resolution):
+            canvas = row.apply(canvas)
+    return canvas
+
+
+def _keep(canvas: Canvas, change: Change) -> tuple[Canvas, list[Node]]:
+    """Returns the canvas after the rules that keep nodes in float32.
+
+    Also returns the fused products whose bias or activation must be float32.
+    """
+    held = _run(HOLDING, canvas, change)
     values = ValueGraph.of(held)
     kept: list[Decision] = []
     to_split: list[Node] = []
     for row in KEEPING:
-        if row.applies(change, resolution):
+        if row.applies(change, canvas.subject.resolution):
             for decision in row.apply(values):
                 kept.append(decision.on_units(held))
                 to_split += decision.to_split
-    painted = run(PASSES, held.after(*kept))
-    settled = run(SETTLING, painted.having(values=values))
-    return Painting.of(settled, to_split)
+    return _run(DENYING, held.after(*kept).having(values=values), change), to_split
 
 
 def weigh(canvas: Canvas) -> Canvas:
@@ -227,9 +265,10 @@ KEEPING = (
     Row("decompositions", needs.keep_decomposed, _unless_forced, "need", (Code.DECOMPOSED,)),
     Row("origins", origins.keep_origins, _unless_forced, "origin", (Code.RUNNING_SUM, Code.JOINED)),
 )
-#: TensorFlow's passes.
+#: TensorFlow's pass that keeps nodes in float32.
+DENYING = (Row("2 deny list and what uses it", passes.spread_deny),)
+#: TensorFlow's other passes.
 PASSES = (
-    Row("2 deny list and what uses it", passes.spread_deny),
     Row("tensor lists after pass 2", tensor_lists.match_clusters),
     Row("3 between products", passes.paint_between_allow),
     Row("4 after products", passes.paint_after_allow),
@@ -257,4 +296,11 @@ SETTLING = (
     Row("existing casts to 16 bit", placing.absorb_casts, _chooses),
 )
 #: All rules, in the order in which they run.
-RULES: tuple[Row, ...] = (*LISTING, *HOLDING, *KEEPING, *PASSES, *SETTLING)
+RULES: tuple[Row, ...] = (
+    *LISTING,
+    *HOLDING,
+    *KEEPING,
+    *DENYING,
+    *PASSES,
+    *SETTLING,
+)

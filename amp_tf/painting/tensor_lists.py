@@ -16,7 +16,6 @@ import numpy as np
 from amp_tf.graph import datatypes
 from amp_tf.graph.algorithms import connected, reach
 from amp_tf.graph.datatypes import Node, NodeMask, Unit, UnitMask, indices
-from amp_tf.graph.edges import Adjacency
 from amp_tf.graph.templates import Signature
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
@@ -68,9 +67,9 @@ def find_clusters(canvas: Canvas) -> Canvas:
         clusters.append(units)
         pairs += _pairs(canvas, cluster)
     if pairs:
-        src, dst = np.concatenate([[canvas.src, canvas.dst], np.array(pairs, np.int32).T], axis=1)
-        links = Adjacency(src, dst, view.unit_count)
-        canvas = canvas.having(src=src, dst=dst, links=links)
+        through_lists = np.array([(*pair, 0) for pair in pairs], np.int32).T
+        rows = [canvas.src, canvas.dst, canvas.positions]
+        canvas = canvas.connected(*np.concatenate([rows, through_lists], axis=1))
     canvas = canvas.having(clusters=clusters)
     return canvas.after(Decision(Verdict.DENY, escaping, Code.LIST_ESCAPES))
 

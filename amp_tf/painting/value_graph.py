@@ -27,6 +27,7 @@ from amp_tf.oplists.table import (
     ALLOW,
     CARRIERS,
     CASTS,
+    LOOP_CLOSERS,
     MASKED,
     READ_OPS,
     REFERENCE_VARIABLES,
@@ -69,7 +70,7 @@ class ValueGraph:
         is_open: the other nodes that the lists may convert: infer and clear nodes of float32.
         computes: the open nodes of the infer list, each of which may round.
         precision: the 16-bit type.
-        is_loop_body: whether the graph is the body of a functional loop.
+        closing: the nodes that may close a loop.
     """
 
     view: GraphView
@@ -80,8 +81,8 @@ class ValueGraph:
     users: NodeMask
     is_open: NodeMask
     computes: NodeMask
+    closing: NodeMask
     precision: Precision = Precision.BFLOAT16
-    is_loop_body: bool = False
     _masks: dict[frozenset[str], NodeMask] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -93,20 +94,23 @@ class ValueGraph:
         products = frozenset(canvas.target.lists.members(ALLOW))
         for node in indices(calls):
             calls[node] = subject.templates.reaches(view.protos[node], products)
+        closing = view.mask_with(LOOP_CLOSERS)
+        closing[[*subject.closing]] = True
         links: list[tuple[Node, Node]] = []
         if subject.is_loop_body:
             results = view.nodes_with((RETVAL_OP,))
+            closing[results] = True
             links = list(zip(results, view.nodes_with((ARG_OP,)), strict=False))
         painted = view.nodes_of(canvas.allow)
         return cls(
             view,
-            *find_edges(view, canvas.src, canvas.dst, links),
+            *find_edges(view, (canvas.src, canvas.dst, canvas.positions), links),
             products=painted,
             users=painted | calls,
             is_open=view.nodes_of(canvas.spreading & canvas.is_float32) & ~painted,
             computes=view.nodes_of(canvas.on_infer & canvas.is_float32) & ~painted,
+            closing=closing,
             precision=canvas.target.precision,
-            is_loop_body=subject.is_loop_body,
         )
 
     @functools.cached_property
@@ -279,23 +283,21 @@ def _reach(seeds: NodeMask, through: NodeMask, way: Rows) -> NodeMask:
 
 
 def find_edges(
-    view: GraphView, src: Indices, dst: Indices, links: Sequence[tuple[Node, Node]] = ()
+    view: GraphView, edges: Sequence[Indices], links: Sequence[tuple[Node, Node]] = ()
 ) -> tuple[Indices, Indices, Indices]:
     """Returns the sources, readers and positions of the edges that carry a rounding on.
 
     Args:
-        src, dst: the units that each edge connects, edges through TensorLists included.
+        edges: the units that each edge connects, and its position, as a canvas has them.
         links: further pairs of a node and one that gets its value without an edge.
     """
+    src, dst, positions = edges
     nodes = np.asarray(view.unit_nodes, np.int32)
-    edges = view.edges
+    readers = nodes[dst]
     carries = np.isin(np.asarray(view.dtypes)[src], _CARRYING)
     for ops, numbers in MASKED.items():
-        selects = view.mask_with(ops)[edges.dst_node] & np.isin(edges.dst_position, numbers)
-        carries[: len(edges)] &= ~selects
-    positions = np.zeros(len(src), np.int32)
-    positions[: len(edges)] = edges.dst_position
-    rows = np.stack([nodes[src], nodes[dst], positions])[:, carries]
+        carries &= ~(view.mask_with(ops)[readers] & np.isin(positions, numbers))
+    rows = np.stack([nodes[src], readers, positions])[:, carries]
     linked = np.array([(*link, 0) for link in links], np.int32).reshape(-1, 3)
     sources, readers, positions = np.concatenate([rows, linked.T], axis=1)
     return sources, readers, positions

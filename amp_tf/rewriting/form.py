@@ -13,18 +13,20 @@ from amp_tf.graph.datatypes import Node, Unit, indices, mask_of
 from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Tensor, having
 from amp_tf.graph.inference import BatchShapes
 from amp_tf.graph.names import FreshNames, missing_node
+from amp_tf.graph.reader import read_function
 from amp_tf.graph.sizes import KnownShapes, Shapes
 from amp_tf.graph.templates import Templates, find_loop_bodies
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import ALLOW, SUCCESSORS
 from amp_tf.oplists.targets import Resolution
-from amp_tf.painting.canvas import Canvas
+from amp_tf.painting.canvas import Canvas, Subject
 from amp_tf.painting.eligibility import NOTHING_FOLDED, Folded, Obstacles, find_obstacles
 from amp_tf.painting.outcome import Painting
-from amp_tf.painting.paint import NO_CHANGE, Change, paint
+from amp_tf.painting.paint import NO_CHANGE, Change, paint_together
 from amp_tf.painting.reasons import Rule
 
 _ATTEMPTS = 3  # paintings of a pass, until all its candidates become 16 bit
+_KEPT_PAINTINGS = 32  # of a program under changes, for reports
 
 _Candidates = TypeVar("_Candidates")
 
@@ -48,6 +50,7 @@ class Job:
             shapes.
         beyond_range: by function, ``""`` for the graph itself, the names of nodes that give stored
             values which the 16-bit type cannot hold.
+        program: the functions that are painted together with the given one; ``None`` for itself.
     """
 
     config: AmpConfig
@@ -62,6 +65,7 @@ class Job:
     change: Change = NO_CHANGE
     batches: BatchShapes | None = None
     beyond_range: Mapping[str, Container[str]] = dataclasses.field(default_factory=dict)
+    program: Program | None = None
 
     @classmethod
     def of(
@@ -273,6 +277,16 @@ class Form:
     def painting(self) -> Painting:
         """The decision for each node: which become 16 bit, and why."""
         job = self.job
+        if job.program is None:
+            [painting] = paint_together([self.subject], job.change)
+        else:
+            painting = job.program.paintings(job.change)[self.view.function]
+        return painting.also(job.narrow, Rule.LIST_SHARED)
+
+    @property
+    def subject(self) -> Subject:
+        """The graph to paint."""
+        job = self.job
         cost_model: Callable[[Canvas], Canvas] | None = None
         if job.chooses:
             from amp_tf.cpu.economy import drop_unprofitable
@@ -282,18 +296,40 @@ class Form:
         numbers = self.view.number_of if beyond else {}
         scales = dict.fromkeys(self.folded.scales, Rule.SCALES_FILTER)
         obstacles = self.obstacles
-        painting = paint(
+        return Subject(
             self.view,
             job.resolution,
             dataclasses.replace(obstacles, code_of={**obstacles.code_of, **scales}),
-            job.change,
+            job.change.kernels,
             templates=job.templates,
             is_loop_body=self.view.function in job.loop_bodies,
             shapes=self.shapes,
             cost_model=cost_model,
             beyond_range=[node for name, node in numbers.items() if name in beyond],
         )
-        return painting.also(job.narrow, Rule.LIST_SHARED)
+
+
+class Program:
+    """Functions that are painted together: one for XLA, and those that it calls.
+
+    Attributes:
+        forms: the functions by name, the first of which has callers outside of the program.
+    """
+
+    def __init__(self, functions: Iterable[Any], job: Job) -> None:
+        self.forms: dict[str, Form] = {}
+        for function in functions:
+            form = job.form(read_function(function, job.templates), None)
+            self.forms[form.view.function] = form
+        #: Returns the painting of each function, under a change that holds for all.
+        self.paintings = functools.lru_cache(_KEPT_PAINTINGS)(self._paint)
+
+    def _paint(self, change: Change) -> Mapping[str, Painting]:
+        forms = list(self.forms.values())
+        if change:
+            forms = [form.under(change) for form in forms]
+        paintings = paint_together([form.subject for form in forms], change)
+        return dict(zip(self.forms, paintings, strict=True))
 
 
 class NewNodes:

@@ -29,7 +29,7 @@ from amp_tf.oplists.targets import Resolution, hardware_for, resolve_target
 from amp_tf.reporting.graphs import GraphReport
 from amp_tf.reporting.reports import RewriteReport
 from amp_tf.rewriting.arguments import check_arguments, graph_def_of
-from amp_tf.rewriting.form import Form, Job, Pass
+from amp_tf.rewriting.form import Form, Job, Pass, Program
 from amp_tf.rewriting.hoisting import hoist
 from amp_tf.rewriting.holding import delay, make_late
 from amp_tf.rewriting.loop_casts import move_casts
@@ -227,16 +227,14 @@ def _rewrite_functions(functions: Sequence[Any], job: Job) -> list[RewriteResult
     ops: set[str] = set()
     for function in functions[1:]:
         ops.update(node.op for node in function.node_def)
+    program = Program(functions, job)
     narrow: Mapping[str, Sequence[Unit]] = {}
     if any("TensorList" in op for op in ops):
-        paintings = {}
-        for function in functions:
-            view = read_function(function, job.templates)
-            paintings[view.function] = job.form(view, None).painting
-        narrow = find_narrow_units(paintings, functions[0].signature.name)
+        narrow = find_narrow_units(program.paintings(job.change), functions[0].signature.name)
     results = []
     for function in functions:
-        own = dataclasses.replace(job, narrow=narrow.get(function.signature.name, ()))
+        units = narrow.get(function.signature.name, ())
+        own = dataclasses.replace(job, program=program, narrow=units)
         result, report = _rewrite_nodes(function, own, None)
         results.append(_result(function, result, [report]))
     return results

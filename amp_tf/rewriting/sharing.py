@@ -25,25 +25,23 @@ GraphDefs alone: traced functions have a maker for each list. TensorFlow's pass 
 lists one type (difference "shared-maker"). Both changes are dropped where nothing becomes 16 bit,
 and a second rewrite finds nothing to do.
 
-*Functions share TensorLists*, as a loop and the loop of its gradient do. Each function is painted
-by itself, and a list that leaves it stays in float32 there. The list may still be 16 bit where that
-changes no value: if everything read from it is used in 16 bit alone, but for its shape (the weights
-and states that the products of a recurrent layer's gradient read), it may be rounded before it is
-stored; if everything written to it is 16 bit, nothing is lost. It may be 16 bit, too, where that
-rounds a value once for all who read it: what reads it could be 16 bit but is near no product, and
-no rule of accuracy keeps it in float32. So the cell state of an LSTM runs in float32 and is stored
-in 16 bit for its gradient; the forget gate, by which the gradient is multiplied in each step, is
-not. A value that goes from one list into another counts as rounded by the other. A list stays in
-float32 if one of the functions keeps it so by the user's wish, or if not all of its users are
-known: the caller of the root function has it, or an op passes it on in another way than calls,
-branches and loops do.
+*Functions share TensorLists*, as a loop and the loop of its gradient do. In the painting, a list
+that leaves a function stays in float32. The list may still be 16 bit where that changes no value:
+if everything read from it is used in 16 bit alone, but for its shape (the weights and states that
+the products of a recurrent layer's gradient read), it may be rounded before it is stored; if
+everything written to it is 16 bit, nothing is lost. It may be 16 bit, too, where that rounds a
+value once for all who read it: what reads it could be 16 bit but is near no product, and no rule of
+accuracy keeps it in float32. So the cell state of an LSTM runs in float32 and is stored in 16 bit
+for its gradient; the forget gate, by which the gradient is multiplied in each step, is not. A value
+that goes from one list into another counts as rounded by the other. A list stays in float32 if one
+of the functions keeps it so by the user's wish, or if not all of its users are known: the caller of
+the root function has it, or an op passes it on in another way than calls, branches and loops do.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -54,9 +52,9 @@ from amp_tf.graph.datatypes import Indices, Mask, Node, Unit, indices
 from amp_tf.graph.edits import Edits, Reader, Rewire, Tensor
 from amp_tf.graph.reader import RETVAL_OP
 from amp_tf.graph.templates import called
-from amp_tf.graph.view import GraphView
 from amp_tf.oplists import table
 from amp_tf.painting.outcome import Painting
+from amp_tf.painting.programs import Body
 from amp_tf.painting.tensor_lists import handles_lists, list_units
 from amp_tf.rewriting.form import Form, NewNodes
 
@@ -146,17 +144,13 @@ def find_narrow_units(paintings: Mapping[str, Painting], root: str) -> dict[str,
     """Finds the lists that may hold 16 bit.
 
     Args:
-        paintings: the painting of each function of a program by itself, by name.
+        paintings: the painting of each function of a program, by name.
         root: the function that has callers elsewhere.
 
     Returns:
         The units that are the types of their elements, by function.
     """
-    bodies: dict[str, _Body] = {}
-    count = 0
-    for name, painting in paintings.items():
-        bodies[name] = _Body(painting.view, count)
-        count += painting.view.unit_count
+    bodies = Body.of_all([painting.view for painting in paintings.values()])
 
     def of_all(find: Callable[[Painting], Mask]) -> Mask:
         """Returns a mask over the units of all functions."""
@@ -209,26 +203,6 @@ def _largest(
         found[fallen] = False
 
 
-class _Body(NamedTuple):
-    """A function: its view, and the offset of its units among those of all functions."""
-
-    view: GraphView
-    start: int
-
-    def ends(self, op: str) -> list[int]:
-        """Returns the units of its arguments or results, in order, with the offset."""
-        return [self.start + self.view.base[node] for node in self.view.nodes_with((op,))]
-
-    def all_ends(self) -> list[int]:
-        """Returns the units of its arguments and results, with the offset."""
-        return [*self.ends(ARG_OP), *self.ends(RETVAL_OP)]
-
-    def handles(self, node: Node) -> list[int]:
-        """Returns the units of a node that are handles, with the offset."""
-        units = self.view.units(node)
-        return [self.start + unit for unit in units if self.view.dtypes[unit] == datatypes.VARIANT]
-
-
 class _ListSearch:
     """Follows the handles of TensorLists through the functions of a program.
 
@@ -239,7 +213,7 @@ class _ListSearch:
         elements: the units of elements' types, each with the handle of its list.
     """
 
-    def __init__(self, bodies: Mapping[str, _Body], root: str) -> None:
+    def __init__(self, bodies: Mapping[str, Body], root: str) -> None:
         self._bodies = bodies
         self.handles: list[int] = []
         self.links: list[tuple[int, int]] = []
@@ -261,9 +235,9 @@ class _ListSearch:
                 else:
                     self._follow_calls(body, node)
 
-    def _follow_list(self, body: _Body, node: Node) -> None:
+    def _follow_list(self, body: Body, node: Node) -> None:
         """Follows an op that makes, reads or changes a list."""
-        for unit in body.handles(node):
+        for unit in _handles(body, node):
             # A handle whose type is an attribute of the node is an element of another list.
             if not body.view.slot(node, unit - body.start).is_fixed:
                 self.shown.append(unit)
@@ -271,26 +245,24 @@ class _ListSearch:
         if element is not None and handle is not None:
             self.elements.append((body.start + element, body.start + handle))
 
-    def _follow_calls(self, body: _Body, node: Node) -> None:
+    def _follow_calls(self, body: Body, node: Node) -> None:
         """Follows the handles that a node passes to functions, or to unknown users."""
-        op = body.view.ops[node]
-        names = called(body.view.protos[node], self._bodies)
-        callees = [self._bodies[name] for name in names if name in self._bodies]
-        is_known = len(callees) == len(names)
-        if is_known and (op in table.HANDING_OVER or op in self._bodies):
-            arguments = [body.start + unit for unit in body.view.input_units(node)]
-            results = [body.start + unit for unit in body.view.output_units(node)]
-            for callee in callees:
-                handed = arguments[table.HANDING_OVER.get(op, 0) :]
-                self.links += zip(handed, callee.ends(ARG_OP), strict=False)
-                self.links += zip(results, callee.ends(RETVAL_OP), strict=False)
-        elif op not in _PASSING:
-            self.shown += body.handles(node)
-            for callee in callees:
-                self.shown += callee.all_ends()
+        if body.hands_over(node, self._bodies):
+            self.links += body.handed(node, self._bodies)
+        elif body.view.ops[node] not in _PASSING:
+            self.shown += _handles(body, node)
+            for name in called(body.view.protos[node], self._bodies):
+                if name in self._bodies:
+                    self.shown += self._bodies[name].all_ends()
 
 
-def _find_lists(bodies: Mapping[str, _Body], root: str) -> tuple[Indices, Mask]:
+def _handles(body: Body, node: Node) -> list[int]:
+    """Returns the units of a node that are handles, with the offset."""
+    units = body.view.units(node)
+    return [body.start + unit for unit in units if body.view.dtypes[unit] == datatypes.VARIANT]
+
+
+def _find_lists(bodies: Mapping[str, Body], root: str) -> tuple[Indices, Mask]:
     """Finds the lists of a program.
 
     Returns:
@@ -311,7 +283,7 @@ def _find_lists(bodies: Mapping[str, _Body], root: str) -> tuple[Indices, Mask]:
     return list_of, is_shown
 
 
-def _find_recursive(bodies: Mapping[str, _Body]) -> list[str]:
+def _find_recursive(bodies: Mapping[str, Body]) -> list[str]:
     """Finds the functions that call themselves, or call one that does.
 
     Calls through other functions count, too.

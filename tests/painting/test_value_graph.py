@@ -26,11 +26,12 @@ def made(links: Sequence[tuple[int, int]] = (), computes: np.ndarray | None = No
     """The value graph of the small graph, of which each node computes by default."""
     view = read_graph(graph(SMALL), Templates())
     ends = view.edges
-    edges = find_edges(view, ends.src_unit, ends.dst_unit, links)
+    edges = find_edges(view, (ends.src_unit, ends.dst_unit, ends.dst_position), links)
     none = np.zeros(6, np.bool_)
     if computes is None:
         computes = ~none
-    return ValueGraph(view, *edges, products=none, users=none, is_open=none, computes=computes)
+    masks = dict.fromkeys(("products", "users", "is_open", "closing"), none)
+    return ValueGraph(view, *edges, **masks, computes=computes)
 
 
 def on_cycles(

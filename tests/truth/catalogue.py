@@ -21,6 +21,7 @@ GROUPS = (
     "defects",
     "origins",
     "loops",
+    "calls",
     "training",
     "practice",
     "decompositions",
