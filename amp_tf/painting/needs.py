@@ -147,6 +147,11 @@ def _steep(values: ValueGraph) -> NodeMask:
     return ~values.is_open & ~values.readers_of(negated)
 
 
+def _compiled(values: ValueGraph) -> NodeMask:
+    """Returns the calls of functions that XLA compiles apart from this graph."""
+    return mask_of(values.view.marked("_XlaMustCompile"), len(values.users))
+
+
 #: The first row that keeps a node gives its reason.
 NEEDS = (
     Need(Code.COMPARED, staying=_stored_maxima),
@@ -174,6 +179,8 @@ NEEDS = (
     # A softmax removes the common part of its values, such as a bias, but not its rounding.
     Need(Code.NEEDED, table.SOFTMAXES, among=_readers_of_biased_values, through=LINEAR),
     Need(Code.NEEDED, table.LOGARITHMS | table.DECOMPOSING | table.LONG_PRODUCTS),
+    # What a compiled function does with a value is not seen.
+    Need(Code.NEEDED, table.CALLS, among=_compiled),
 )
 
 

@@ -125,11 +125,13 @@ class ValueGraph:
 
     @functools.cached_property
     def parameters(self) -> NodeMask:
-        """The variables' values and arguments, and the nodes that move them.
+        """The variables' values and arguments, their constants in a frozen graph, and the nodes
+        that move them.
 
         Those that callers give are exact, too, and what adds one to a product is joined.
         """
-        found = self.of_ops({*READ_OPS, *REFERENCE_VARIABLES, ARG_OP})
+        counts, _, _ = self.view.constants
+        found = self.of_ops({*READ_OPS, *REFERENCE_VARIABLES, ARG_OP}) | (counts > 1)
         return self.downstream(found, through=self.moving)
 
     @functools.cached_property

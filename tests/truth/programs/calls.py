@@ -33,6 +33,10 @@ def cross_entropy_in_a_function(bench):
     _judge_loss(bench, tf.function(_cross_entropy))
 
 
+def cross_entropy_that_is_compiled_apart(bench):
+    _judge_loss(bench, tf.function(_cross_entropy, jit_compile=True))
+
+
 def cross_entropy_in_a_branch(bench):
     def loss_of(chances, target):
         is_labelled = tf.reduce_sum(target) > 0.0

@@ -93,3 +93,16 @@ def routing_by_a_gate(w, x):
     mixed = tf.reduce_sum(weighed, 1)
     result = w.dense(mixed, 4, "out")
     return {"loss": mean_square(result - 0.3), "shares": shares}
+
+
+def exploration_of_a_frozen_network(bench):
+    """Values over a temperature, of a network whose weights are constants."""
+    kernel = tf.constant(0.3 * bench.normal(8, 6))
+    bias = tf.constant(50.0 + bench.normal(6))
+    last = tf.constant(bench.normal(6, 4))
+
+    def run(x):
+        values = tf.matmul(x, kernel) + bias
+        return tf.matmul(tf.nn.softmax(20.0 * values), last)
+
+    bench.judge(run, lambda: (bench.normal(16, 8),))
