@@ -7,7 +7,7 @@ definition is rewritten and registered again under the same name, so that every 
 are cloned under new names; the function's list of children keeps the clones alive, so clones live
 as long as their caller.
 
-What one of these functions needs of a value that another one computes counts as if all were one
+A need in one of these functions reaches the values that another one computes, as if all were one
 (:mod:`amp_tf.painting.programs`). XLA inlines calls, so a control edge from a call does not order
 what the call is given: whatever waits for the call must also wait for a read that was moved in
 front of it. TensorLists that functions share hold 16 bit where that rounds nothing

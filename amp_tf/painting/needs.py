@@ -179,7 +179,7 @@ NEEDS = (
     # A softmax removes the common part of its values, such as a bias, but not its rounding.
     Need(Code.NEEDED, table.SOFTMAXES, among=_readers_of_biased_values, through=LINEAR),
     Need(Code.NEEDED, table.LOGARITHMS | table.DECOMPOSING | table.LONG_PRODUCTS),
-    # What a compiled function does with a value is not seen.
+    # A compiled function may need its values exactly, and its graph is not seen here.
     Need(Code.NEEDED, table.CALLS, among=_compiled),
 )
 

@@ -13,9 +13,9 @@ bit because another function uses it, which one of several callers might not do.
 called twice has one definition, and what one of its callers needs holds for both. Arguments and
 results of functions keep their types in any case.
 
-What unknown ops call keeps its arguments. The functions' results leave the program here, and do not
-come back as its next arguments. TensorLists that functions share are another matter
-(:mod:`amp_tf.rewriting.sharing`).
+A function that an unknown op calls keeps its own arguments. The first function's results leave the
+program here, and do not come back as its next arguments. TensorLists that functions share are
+another matter (:mod:`amp_tf.rewriting.sharing`).
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class ValueGraph:
         """The variables' values and arguments, their constants in a frozen graph, and the nodes
         that move them.
 
-        Those that callers give are exact, too, and what adds one to a product is joined.
+        Callers' arguments are exact, too, and a sum of one and a product is joined.
         """
         counts, _, _ = self.view.constants
         found = self.of_ops({*READ_OPS, *REFERENCE_VARIABLES, ARG_OP}) | (counts > 1)
