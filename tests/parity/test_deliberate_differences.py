@@ -66,7 +66,7 @@ def mask(lowest):
 
 
 def residuals(count):
-    lines = [INPUT + "infer = Const() value=float32[32, 32]"]
+    lines = [INPUT + "infer = Digamma(input)"]
     for n in range(count):
         x = f"infer{n - 1}" if n else "infer"
         lines.append(f"p{n} = MatMul({x}, input)")
