@@ -6,6 +6,7 @@ the scalar ``loss`` among them.
 
 import math
 
+import numpy as np
 import tensorflow as tf
 
 from tests.truth.bench import mean_square
@@ -100,3 +101,16 @@ def explained_and_volume(kernel, values):
     diagonal = tf.linalg.diag_part(factor)
     volume = tf.reduce_sum(tf.math.log(diagonal))
     return 0.5 * tf.reduce_sum(tf.square(solved)), volume
+
+
+def judge_offset(bench, name, scale, offset):
+    """Judges what a layer adds to a great number, which the next layer reads, too."""
+    net = bench.weight(8, 16)
+    last = bench.weight(16, 4)
+
+    def run(x):
+        moved = scale * tf.matmul(x, net) + offset
+        return moved, tf.matmul(moved, last)
+
+    moved, _ = bench.function(run)(bench.normal(16, 8))
+    bench.note("1", name, moved - np.float32(offset))

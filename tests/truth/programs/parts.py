@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.truth.bench import mean_square
-from tests.truth.models import ended, size_of
+from tests.truth.models import ended, judge_offset, size_of
 
 
 def tides_by_their_phases(w, x):
@@ -103,15 +103,7 @@ def pressures_in_pascals(bench):
     """A network's pressures above the air's, for whoever asks and for the next layer (great
     constants that are added).
     """
-    net = bench.weight(8, 16)
-    last = bench.weight(16, 4)
-
-    def run(x):
-        pressures = 500.0 * tf.matmul(x, net) + 101325.0
-        return pressures, tf.matmul(pressures, last)
-
-    pressures, _ = bench.function(run)(bench.normal(16, 8))
-    bench.note("1", "above", pressures - np.float32(101325.0))
+    judge_offset(bench, "above", 500.0, 101325.0)
 
 
 def memory_that_fades(bench):

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.truth.bench import mean_square
-from tests.truth.models import scores_of, turned
+from tests.truth.models import judge_offset, scores_of, turned
 
 NOT_BY_XLA = ("places that are written as text",)
 
@@ -286,15 +286,7 @@ def temperatures_in_kelvin(bench):
     """A network's degrees become kelvin, for whoever asks and for the next layer (great
     constants).
     """
-    net = bench.weight(8, 16)
-    last = bench.weight(16, 4)
-
-    def run(x):
-        kelvin = 5.0 * tf.matmul(x, net) + 273.15
-        return kelvin, tf.matmul(kelvin, last)
-
-    kelvin, _ = bench.function(run)(bench.normal(16, 8))
-    bench.note("1", "degrees", kelvin - np.float32(273.15))
+    judge_offset(bench, "degrees", 5.0, 273.15)
 
 
 def maximum_of_what_a_loop_is_given(w, x):
