@@ -40,6 +40,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -48,8 +49,8 @@ from typing import Any, NamedTuple
 from amp_tf.config import DISABLE_VAR, AmpConfig, variable_of
 from amp_tf.errors import ConfigError
 from amp_tf.graph.names import CAST_SUFFIX
-from amp_tf.graph.sizes import Shapes
-from amp_tf.hooks import input_pipelines, native, notices, state, summary
+from amp_tf.graph.sizes import Shape, Shapes
+from amp_tf.hooks import input_pipelines, native, notices, state, summary, xla
 from amp_tf.hooks.conflicts import OTHER_PLUGIN, WITHOUT_IT, other_graph_plugins
 from amp_tf.hooks.internals import TFLITE_CONVERTER
 from amp_tf.hooks.native import DEVICE_TYPES, ItemShapes, Shim, Skip
@@ -78,6 +79,27 @@ def _waiting() -> int:
     # The kernel uses a number again only when all were used, Python's own get_ident() at once.
     number: int = getattr(state.current().here, "waiting", threading.get_native_id())
     return number
+
+
+def _shapes_of_call(thread: int) -> list[Shape | None]:
+    """Returns the shapes of the arguments of the function that a thread calls, as far as they are
+    known.
+
+    They are found on the thread's stack, so that no call takes longer.
+    """
+    threads = {each.native_id: each.ident for each in threading.enumerate()}
+    # After a fork, Python has the number of the parent's thread.
+    threads[os.getpid()] = threading.main_thread().ident
+    frame = sys._current_frames().get(threads.get(thread) or 0)
+    while frame and frame.f_code is not xla.call_function.__code__:
+        frame = frame.f_back
+    if frame is None:
+        return []
+    shapes: list[Shape | None] = []
+    for argument in frame.f_locals["args"]:
+        is_known = argument.shape.is_fully_defined()
+        shapes.append(tuple(argument.shape) if is_known else None)
+    return shapes
 
 
 class Visit(NamedTuple):
@@ -283,6 +305,7 @@ def convert_graph(
         preserve=preserve,
         functions=False,
         shapes=shapes,
+        given=_shapes_of_call(_waiting()),
     )
     nodes = result.report.total
     # This test for a second visit can be wrong, because TensorFlow's own optimizers change the

@@ -61,7 +61,7 @@ def install(patches: Patches) -> None:
     internals.DESCRIBE_GRAPH.surround(staying, _describe_graph)
     internals.DESCRIBE_FUNCTION.surround(staying, _describe_function)
     internals.ADD_FUNCTION.patch(staying, _add_function)
-    internals.CALL_FUNCTION.patch(staying, _call_function)
+    internals.CALL_FUNCTION.patch(staying, call_function)
     # Last: without those, nothing is rewritten.
     internals.MAKE_FUNCTION.patch(patches, _make_and_rewrite)
 
@@ -221,7 +221,8 @@ def call_copies(function: Any) -> None:
         _replace(function, function.definition, _define_copies(function))
 
 
-def _call_function(call_flat: Any, function: Any, /, *args: Any) -> Any:
+def call_function(call_flat: Any, function: Any, /, *args: Any) -> Any:
+    """Calls a function; the plugin finds its arguments on the stack."""
     called = function
     is_off = not process_state.current().switches.graph_rewrite
     # A graph that calls it may be saved, and must name the function itself.

@@ -2,8 +2,8 @@
 
 The difference of two nearly equal values consists of their roundings. A gate's 1 - z needs nothing,
 and neither does the sum of a value and a negated one (the gradients of a Gelu and of a gate are
-such). If two sums or means are subtracted, the squares and products that they add stay float32,
-too.
+such). If two sums or means are subtracted, or one and a number, the squares and products that they
+add stay float32, too: a rounded factor of all terms is an error of the sum.
 
 x - mean(x) needs only the mean unrounded, because both sides share the rounding of x. The loss in
 it depends on sizes that are known only in a run; ``amp-tf compare`` finds it. Only where the
@@ -75,8 +75,8 @@ def find_compared_totals(values: ValueGraph) -> NodeMask:
 
 
 def _totals_apart(values: ValueGraph, centred: NodeMask) -> NodeMask:
-    """Returns the sums and means whose differences are taken, as in E[x²] - E[x]², with the
-    multiplications whose results they add.
+    """Returns the sums and means whose differences are taken, as in E[x²] - E[x]² or in a sum less
+    one, with the multiplications whose results they add.
 
     The factors may be 16 bit, because both sides have their rounding. A total or a square is
     rounded on one side alone, and no other rounding is there to cancel it.
@@ -88,7 +88,8 @@ def _totals_apart(values: ValueGraph, centred: NodeMask) -> NodeMask:
     passing = moving_or_of(LINEAR | table.POWERS, values)
     totals = values.of_ops(table.TOTALS | table.WINDOWED)
     near = values.downstream(totals, through=passing)
-    apart = values.of_ops(table.SUBTRACTING) & (values.count_inputs(near) == 2)
+    from_number = values.readers_of(values.view.constants[0] == 1)
+    apart = values.of_ops(table.SUBTRACTING) & (values.count_inputs(near) + from_number == 2)
     found = totals & values.sources_of(values.upstream(apart, through=passing))
     moments = values.upstream(apart & ~centred, through=passing)
     moments = totals & values.sources_of(moments)

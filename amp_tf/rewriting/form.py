@@ -14,7 +14,7 @@ from amp_tf.graph.edits import NO_EDITS, Edits, NewNode, Tensor, having
 from amp_tf.graph.inference import BatchShapes
 from amp_tf.graph.names import FreshNames, missing_node
 from amp_tf.graph.reader import read_function
-from amp_tf.graph.sizes import KnownShapes, Shapes
+from amp_tf.graph.sizes import KnownShapes, Shape, Shapes
 from amp_tf.graph.templates import Templates, find_loop_bodies
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists.table import ALLOW, SUCCESSORS
@@ -48,6 +48,8 @@ class Job:
         change: the change whose effect is looked for; the settings have it already.
         batches: infers the shapes for each batch size that is weighed; ``None`` for the graph's own
             shapes.
+        given: the shapes of the arguments of the call for which the graph is made, as far as they
+            are known.
         beyond_range: by function, ``""`` for the graph itself, the names of nodes that give stored
             values which the 16-bit type cannot hold.
         program: the functions that are painted together with the given one; ``None`` for itself.
@@ -64,6 +66,7 @@ class Job:
     traced: Any = None
     change: Change = NO_CHANGE
     batches: BatchShapes | None = None
+    given: Sequence[Shape | None] = ()
     beyond_range: Mapping[str, Container[str]] = dataclasses.field(default_factory=dict)
     program: Program | None = None
 
@@ -136,12 +139,16 @@ class Job:
         if not self.chooses:
             return Form(self, view, shapes)
         from amp_tf.cpu.list_shapes import follow_lists
+        from amp_tf.cpu.open_batches import at_open_batch
 
-        at_batch = {}
-        if self.batches and not self.products.isdisjoint(view.ops):
-            for size, found in self.batches.of(view.function).items():
-                at_batch[size] = follow_lists(view, found)
-        return Form(self, view, follow_lists(view, shapes), at_batch=at_batch)
+        known = follow_lists(view, shapes)
+        at_batch: Mapping[int, Shapes] = {}
+        if self.batches is None:
+            at_batch = at_open_batch(view, known, self.products, self.given)
+        elif not self.products.isdisjoint(view.ops):
+            found = self.batches.of(view.function)
+            at_batch = {size: follow_lists(view, of_size) for size, of_size in found.items()}
+        return Form(self, view, known, at_batch=at_batch)
 
     @functools.cached_property
     def products(self) -> frozenset[str]:

@@ -20,7 +20,7 @@ from amp_tf.graph.edits import Edits
 from amp_tf.graph.inference import BatchShapes
 from amp_tf.graph.protos import parse_graph
 from amp_tf.graph.reader import read_function, read_graph
-from amp_tf.graph.sizes import Shapes
+from amp_tf.graph.sizes import Shape, Shapes
 from amp_tf.graph.templates import referenced, rename_functions
 from amp_tf.graph.view import GraphView
 from amp_tf.oplists import op_names
@@ -286,13 +286,19 @@ def rewrite_serialized(
     preserve: Iterable[str] = (),
     functions: bool = True,
     shapes: Shapes | None = None,
+    given: Sequence[Shape | None] = (),
 ) -> RewriteResult:
-    """Rewrites a serialized GraphDef as :func:`rewrite` does; the result is serialized, too."""
+    """Rewrites a serialized GraphDef as :func:`rewrite` does; the result is serialized, too.
+
+    Args:
+        given: the shapes of the arguments of the call for which the graph is made, as far as they
+            are known.
+    """
     resolution = settle(config, hardware)
 
     def work() -> tuple[bytes | None, list[GraphReport]]:
         parsed = parse_graph(graph)
-        job = Job.of(config, resolution, parsed.library, frozenset(preserve))
+        job = Job.of(config, resolution, parsed.library, frozenset(preserve), given=given)
         result, reports = _rewrite_graph(parsed, job, shapes, functions)
         if result is None:
             return None, reports

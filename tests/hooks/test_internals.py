@@ -25,7 +25,14 @@ for row in reads.rows():
 INSIDE = ("tensorflow.python.", "keras.src.", "tf_keras.src.")
 #: private names of Python's own
 #: Private names of Python itself; python -m calls the last.
-OF_PYTHON = {"_fields", "_value_", "_initializing", "_current_exceptions", "_run_module_as_main"}
+OF_PYTHON = {
+    "_current_exceptions",
+    "_current_frames",
+    "_fields",
+    "_initializing",
+    "_run_module_as_main",
+    "_value_",
+}
 
 
 def is_there(home: str, name: str) -> bool:

@@ -117,3 +117,56 @@ def test_a_weight_that_two_layers_share_is_cast_once(tmp_path):
     """Although TensorFlow preserves each read of a variable in a function."""
     ended = running.run(["-c", SHARED], tmp_path, running.switched_on())
     assert json.loads(ended.out.splitlines()[-1]) == [2, 2, 1]
+
+
+CALLED = """
+import json
+import threading
+import tensorflow as tf
+from amp_tf.config import AmpConfig
+from amp_tf.hooks import plugin, state
+from amp_tf.oplists.hardware import Hardware
+
+state.hardware = lambda: Hardware(cpu_has_bf16=True)
+converted = []
+def convert(data, preserve, shapes):
+    new = plugin.convert_graph(data, preserve, shapes, AmpConfig())
+    converted.append(new is not None)
+    return new
+plugin.set_conversion(convert)
+
+weight = tf.Variable(tf.ones((2048, 2048)))
+open_batch = [tf.TensorSpec((None, 2048))]
+
+def made():
+    return tf.function(lambda x: tf.matmul(x, weight), input_signature=open_batch)
+
+def converts(call):
+    converted.clear()
+    call()
+    return any(converted)
+
+def in_a_thread():
+    thread = threading.Thread(target=made(), args=[tf.ones((1, 2048))])
+    thread.start()
+    thread.join()
+
+def of_a_dataset():
+    rows = tf.data.Dataset.from_tensors(tf.ones((1, 2048)))
+    step = tf.function(lambda batches: tf.matmul(next(batches), weight))
+    step(iter(rows.unbatch().batch(1)))
+
+print(json.dumps({
+    "one": converts(lambda: made()(tf.ones((1, 2048)))),
+    "many": converts(lambda: made()(tf.ones((256, 2048)))),
+    "one in a thread": converts(in_a_thread),
+    "a dataset": converts(of_a_dataset),
+}))
+"""
+
+
+def test_an_open_batch_size_is_that_of_the_call(tmp_path):
+    """One that no call names, because the data come from a dataset, is assumed to be large."""
+    ended = running.run(["-c", CALLED], tmp_path, running.switched_on())
+    expected = {"one": False, "many": True, "one in a thread": False, "a dataset": True}
+    assert ended.result == expected

@@ -141,3 +141,11 @@ def interactions_of_factors(w, x):
     square_of_sum = tf.square(tf.reduce_sum(factors, 1))
     pairs = square_of_sum - tf.reduce_sum(tf.square(factors), 1)
     return w.last(0.01 * pairs, pairs=pairs)
+
+
+def shares_of_a_budget(w, x):
+    """What all shares together are above one, as a constraint of an optimizer."""
+    shares = tf.nn.softplus(w.perceptron(x, 64, "net")) / 44.0
+    excess = tf.reduce_sum(shares, 1) - 1.0
+    price = w.bias("price", 1, 2.0)
+    return {"loss": tf.reduce_mean(price * excess + 10.0 * tf.square(excess)), "excess": excess}
