@@ -26,7 +26,7 @@ products.all_products = lambda: iter(smallest.values())
 products.Product.runs = 2
 elements.SHAPES = elements.SHAPES[:2]
 calibrating._ELEMENTS = 0  # of all runs in one call, which are two then
-sys.exit(main.main(["calibrate", "--seconds", "0"]))
+sys.exit(main.main(["calibrate", "--seconds", "0.001"]))
 """
 SOURCE = "from amp_tf.oplists.hardware import Hardware; print(Hardware.detect_cpu().costs.source)"
 
