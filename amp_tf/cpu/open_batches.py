@@ -14,12 +14,19 @@ from typing import TypeGuard
 
 import numpy as np
 
-from amp_tf.graph.algorithms import heaviest_ends
 from amp_tf.graph.attributes import value_of
 from amp_tf.graph.datatypes import Node
-from amp_tf.graph.sizes import NOMINAL_BATCH, Shape, Shapes, element_count, shape_of
+from amp_tf.graph.sizes import (
+    NOMINAL_BATCH,
+    KnownShapes,
+    Shape,
+    Shapes,
+    element_count,
+    shape_of,
+    times_of,
+)
 from amp_tf.graph.view import GraphView
-from amp_tf.oplists.table import LOOP_CLOSERS, RESHAPING
+from amp_tf.oplists.table import RESHAPING
 
 
 def at_open_batch(
@@ -48,28 +55,26 @@ def at_open_batch(
         if shape and _is_open(known) and len(shape) == len(known):
             batch = shape[0]
             elements[node] = math.prod(shape)
-    for node in _in_order(view):
+    times, _ = times_of(view)
+    for node in np.argsort(times, kind="stable").tolist():
         if node not in elements:
             count = _elements_of(view, shapes, elements, node, batch)
             if count is not None:
                 elements[node] = count
-    return {batch: _Filled(view, shapes, elements)}
+    filled = {}
+    for node, count in elements.items():
+        name = view.names[node]
+        filled[name] = _filled(shapes.output_shapes(name), count)
+    return {batch: KnownShapes(filled, shapes)}
 
 
-class _Filled:
-    """Gives the shapes of a graph, the open first dimensions filled in."""
-
-    def __init__(self, view: GraphView, shapes: Shapes, elements: Mapping[Node, float]) -> None:
-        self._shapes = shapes
-        self._elements = {view.names[node]: count for node, count in elements.items()}
-
-    def output_shapes(self, node: str) -> Sequence[Shape | None]:
-        """Returns the shapes of a node's results, as :class:`Shapes` says."""
-        found = self._shapes.output_shapes(node)
-        if node not in self._elements or not _is_countable(found[0]):
-            return found
-        rows = max(1, round(self._elements[node] / _row(found[0])))
-        return [(rows, *shape[1:]) if _is_open(shape) else shape for shape in found]
+def _filled(found: Sequence[Shape | None], elements: float) -> Sequence[Shape | None]:
+    """Returns the shapes of a node's results with their rows, by the elements of the first."""
+    first = found[0]
+    if not _is_countable(first):
+        return found
+    rows = max(1, round(elements / _row(first)))
+    return [(rows, *shape[1:]) if _is_open(shape) else shape for shape in found]
 
 
 def _is_open(shape: Shape | None) -> TypeGuard[Shape]:
@@ -85,17 +90,6 @@ def _is_countable(shape: Shape | None) -> TypeGuard[Shape]:
 def _row(shape: Shape) -> int:
     """Returns the number of elements in a row of a tensor, at least one."""
     return max(1, math.prod(shape[1:]))
-
-
-def _in_order(view: GraphView) -> list[Node]:
-    """Returns the nodes of a graph, each after its inputs, but for what closes a loop."""
-    sources, readers = view.links
-    is_forward = ~view.mask_with(LOOP_CLOSERS)[sources]
-    every = np.ones(view.node_count, np.bool_)
-    steps = np.ones(view.node_count, np.int64)
-    times = heaviest_ends(every, sources[is_forward], readers[is_forward], steps)
-    order: list[Node] = np.argsort(times, kind="stable").tolist()
-    return order
 
 
 def _elements_of(

@@ -135,6 +135,19 @@ def element_count(shape: Shape | None) -> int | None:
     return math.prod(_filled(shape) or ())
 
 
+def times_of(view: GraphView) -> tuple[npt.NDArray[np.int64], Adjacency]:
+    """Returns the time of each node, which is later than those of its inputs, and the edges by
+    which it is counted: all but those that close a loop, control edges included.
+    """
+    sources, readers = view.links
+    is_forward = ~view.mask_with(LOOP_CLOSERS)[sources]
+    sources = sources[is_forward]
+    readers = readers[is_forward]
+    every = np.ones(view.node_count, np.bool_)
+    times = heaviest_ends(every, sources, readers, np.ones(view.node_count, np.int64))
+    return times, Adjacency(sources, readers, view.node_count)
+
+
 @dataclasses.dataclass(frozen=True)
 class Lifetimes:
     """The live ranges of tensors that have memory of their own and a known size.
@@ -163,13 +176,7 @@ class Lifetimes:
     @classmethod
     def of(cls, view: GraphView, shapes: Shapes) -> Lifetimes:
         """Estimates the live ranges of a graph's tensors."""
-        sources, readers = view.links
-        is_forward = ~view.mask_with(LOOP_CLOSERS)[sources]
-        sources = sources[is_forward]
-        readers = readers[is_forward]
-        every = np.ones(view.node_count, np.bool_)
-        times = heaviest_ends(every, sources, readers, np.ones(view.node_count, np.int64))
-        order = Adjacency(sources, readers, view.node_count)
+        times, order = times_of(view)
         # Ops that move no data pass their first input on.
         passed = {}
         for node in view.nodes_with(FREE):
