@@ -109,13 +109,14 @@ def main(given: Sequence[str] | None = None) -> int:
     seconds = asked.seconds or (QUICK if asked.quick else math.inf)
     facts, runs = outcomes.read(asked.rows) if asked.rows else ({}, [])
     done = {run.file for run in runs}
-    names = names_in(asked.suites)
-    for number, name in enumerate(names, 1):
-        suite = suites.SUITES[name]
-        lack = suites.missing(suite)
-        if lack:
-            print(lack, file=sys.stderr)
-            continue
+    wanted = [suites.SUITES[name] for name in names_in(asked.suites)]
+    for suite in wanted:
+        print(suites.missing(suite), end="", file=sys.stderr)
+    left = [suite for suite in wanted if not suites.missing(suite)]
+    while left:
+        now = time.monotonic()
+        until = now + (begin + seconds - now) / len(left)
+        suite = left.pop()  # Keras' is the largest, and has what the others leave
         with contextlib.redirect_stdout(sys.stderr):  # the page alone goes to stdout
             venv = suites.prepare(suite)
         site = suites.folder_of(suite, venv)
@@ -123,14 +124,13 @@ def main(given: Sequence[str] | None = None) -> int:
         pattern = suite.quick if asked.quick else asked.only
         chosen = [file for file in files if re.search(pattern, file) and file not in done]
         version = venv.version_of(suite.distribution)
-        until = begin + seconds * number / len(names)
         for machine, found in run_files(
             suite, chosen, venv.python, site, until=until, limit=asked.limit
         ):
             about = {suite.distribution: version, "test files": len(files), **machine}
             if suite.source:
                 about["tests of"] = suite.source
-            facts[name] = outcomes.joined(facts.get(name, {}), about)
+            facts[suite.name] = outcomes.joined(facts.get(suite.name, {}), about)
             runs += found
             if asked.rows:
                 outcomes.write(asked.rows, facts, runs)

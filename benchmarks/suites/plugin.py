@@ -13,6 +13,7 @@ import inspect
 import json
 import os
 import pkgutil
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, TextIO
@@ -22,6 +23,7 @@ import numpy as np
 
 Call = Callable[..., Any]
 _PLAIN = (bool, int, float, str, np.ndarray, np.generic, type(None))
+OF_TESTS = re.compile(r"(_test|/test\w*)\.py$")  #: paths of tests, and of what helps them
 COMPARISONS = ("assert_allclose", "assert_almost_equal", "assert_array_almost_equal")
 
 
@@ -86,19 +88,20 @@ def call_functions(calls: list[tuple[str, str]], modules: list[str]) -> None:
         for kind in kinds:  # which grows meanwhile
             kinds += type.__subclasses__(kind)
             if method in vars(kind):
-                setattr(kind, method, in_function(vars(kind)[method], method == "__call__"))
+                is_layer = method == "__call__"
+                setattr(kind, method, in_function(vars(kind)[method], False, is_layer))
     for name in modules:
         module = importlib.import_module(name)
         package = sys.modules[module.__package__]  # which has some of them, too
         for attribute, function in list(vars(module).items()):
             if inspect.isfunction(function) and function.__module__ == name:
-                wrapped = in_function(function, False)
+                wrapped = in_function(function, True)
                 for owner in (module, package):
                     if getattr(owner, attribute, None) is function:
                         setattr(owner, attribute, wrapped)
 
 
-def in_function(call: Call, makes_variables: bool) -> Call:
+def in_function(call: Call, is_of_module: bool, makes_variables: bool = False) -> Call:
     """The same call, but as a ``tf.function`` where it can be one.
 
     It runs eagerly inside of another function, for symbolic inputs, and where it cannot be traced;
@@ -106,6 +109,8 @@ def in_function(call: Call, makes_variables: bool) -> Call:
 
     Args:
         call: a function or method.
+        is_of_module: runs eagerly where the library calls it, which does so for each op of a
+            metric, and a trace takes a hundred times as long as an op.
         makes_variables: of the object that is called, if it has none yet; then it runs eagerly.
     """
     import tensorflow as tf
@@ -113,6 +118,8 @@ def in_function(call: Call, makes_variables: bool) -> Call:
     @functools.wraps(call)
     def traced_call(*args: Any, **named: Any) -> Any:
         if not tf.executing_eagerly() or _are_symbolic(args, named):
+            return call(*args, **named)
+        if is_of_module and not OF_TESTS.search(sys._getframe(1).f_code.co_filename):
             return call(*args, **named)
         if makes_variables and not _has_variables(args[0]):
             return call(*args, **named)

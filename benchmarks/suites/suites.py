@@ -20,7 +20,8 @@ SOURCES = FOLDER / "sources"
 MISSING = """\
 {name} is left out: its distribution has no tests, and {folder} does not exist. Make that folder, \
 and lay the tests of {source} there: in a checkout say
-  git archive {tag} | tar -x -C {folder} --wildcards {wanted}{prepared}"""
+  git archive {tag} | tar -x -C {folder} --wildcards {wanted}{prepared}
+"""
 # tf_keras' own build does this to its sources: the library is in a package below.
 _BELOW_SRC = (
     "find . -name '*_test.py' -exec sed -i -E "
@@ -80,7 +81,11 @@ SUITES = {
             packages=("jax", "scikit-learn"),  # tests of trainers and images import JAX
             quick=r"layers/(core|attention|convolutional|normalization)/|models/",
             imports=("tensorflow", "keras"),
-            calls=(_KERAS, ("keras.src.ops.operation:Operation", "__call__")),
+            calls=(
+                _KERAS,
+                ("keras.src.ops.operation:Operation", "__call__"),
+                ("keras.src.losses.loss:Loss", "__call__"),
+            ),
             functions=tuple(
                 f"keras.src.ops.{name}" for name in ("numpy", "nn", "linalg", "math", "image")
             ),
@@ -102,9 +107,9 @@ SUITES = {
         Suite(
             "tensorflow",
             "tensorflow-cpu",
-            "tensorflow/python/**/*_test.py",
+            "tensorflow/[cp]*/**/*_test.py",
             source="tensorflow/tensorflow r2.21",
-            wanted="'*_test.py' 'tensorflow/compiler/tests/xla_test.py'",
+            wanted="'*_test.py' 'tensorflow/compiler/tests/*.py'",
             packages=("portpicker", "scipy"),
             quick=r"parallel_for/|xla_jit_test|math_ops/.*matmul",
             calls=(("tensorflow.python.ops.linalg.linear_operator:LinearOperator", "_matmul"),),
@@ -112,7 +117,7 @@ SUITES = {
                 f"tensorflow.python.ops.{name}"
                 for name in ("math_ops", "nn_ops", "special_math_ops")
             ),
-            flags=("--test_device=CPU", "--types=DT_FLOAT,DT_DOUBLE,DT_INT32,DT_INT64"),
+            flags=("--test_device=XLA_CPU", "--types=DT_FLOAT,DT_DOUBLE,DT_INT32,DT_INT64"),
         ),
         Suite(
             "sonnet",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import benchmarks.suites
 from benchmarks.suites import named, outcomes, plugin, suites, worker
@@ -133,6 +134,12 @@ def test_a_suite_without_its_tests_is_left_out_and_says_what_to_do(tmp_path, mon
     assert f"git archive v0.4.0 | tar -x -C {tmp_path / 'keras_rs'}" in said
     (tmp_path / "keras_rs").mkdir()
     assert not suites.missing(suite)
+
+
+def test_a_function_of_a_module_is_traced_where_a_test_calls_it():
+    is_eager = plugin.in_function(tf.executing_eagerly, is_of_module=True)
+    assert not is_eager()
+    assert eval(compile("is_eager()", "/library/metrics.py", "eval"), {"is_eager": is_eager})
 
 
 def test_modules_that_only_the_repository_has_are_found(tmp_path, monkeypatch):
