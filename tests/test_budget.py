@@ -28,14 +28,14 @@ BUDGET = {
     "loss_scaling/": (18172, 13),
     "offline/": (10006, 7),
     "oplists/": (8260, 8),
-    "painting/": (26757, 21),
+    "painting/": (26838, 21),
     "reporting/": (13046, 9),
     "rewriting/": (22128, 13),
     "tools/": (40811, 32),
-    "package": (212353, 171),
+    "package": (212434, 171),
     "C": (2231, 1),
-    "tests": (299342, 291),
-    "benchmarks": (75584, 79),
+    "tests": (299477, 291),
+    "benchmarks": (75680, 79),
     "scripts": (24658, 25),
 }
 """At most so many AST nodes (of C: tokens) and files."""

@@ -91,6 +91,18 @@ def _readers_of_sizes(values: ValueGraph) -> NodeMask:
     return values.readers_of(values.downstream(sums, through=arithmetic))
 
 
+def _norms(values: ValueGraph) -> NodeMask:
+    """Returns the sums of squares whose roots are taken, and the squares.
+
+    A vector that is divided by its norm has the length one. What a cosine of two such is below one
+    shows their lengths, too.
+    """
+    linear = moving_or_of(LINEAR, values)
+    under = values.upstream(values.of_ops(table.ROOTS), through=linear)
+    sums = values.of_ops(table.SUMMING) & values.sources_of(under)
+    return sums | (values.squares & values.sources_of(sums))
+
+
 def _readers_of_biased_values(values: ValueGraph) -> NodeMask:
     """Returns the nodes between two products that read the first one's result, if a parameter was
     added to it before it was scaled or moved.
@@ -166,7 +178,7 @@ NEEDS = (
         products=table.FILTERING,
         staying=find_compared_totals,
     ),
-    Need(Code.NEEDED, table.ROOTS, through=LINEAR),
+    Need(Code.NEEDED, table.ROOTS, through=LINEAR, staying=_norms),
     Need(Code.NEEDED, table.STEEP_FUNCTIONS, among=_steep, through=LINEAR),
     Need(Code.NEEDED, table.INVERSE_FUNCTIONS, through=table.LINEAR),
     # Squares have one sign, and geometry sums few: their roundings do not cancel.
@@ -208,6 +220,15 @@ def keep_needed(values: ValueGraph) -> Iterator[NodeDecision]:
         difference = Sub(bias, given)  f16 → float32
         root = Sqrt(difference)        f16 → float32
         allow2 = MatMul(root, x)       f16
+
+    Example (bfloat16)::
+
+        allow1 = MatMul(x, x)      f16
+        square = Square(allow1)    f16 → float32
+        total = Sum(square, axis)  f16 → float32
+        root = Rsqrt(total)        f16 → float32
+        unit = Mul(allow1, root)   f16
+        allow2 = MatMul(unit, x)   f16
 
     Example (bfloat16)::
 

@@ -149,3 +149,12 @@ def shares_of_a_budget(w, x):
     excess = tf.reduce_sum(shares, 1) - 1.0
     price = w.bias("price", 1, 2.0)
     return {"loss": tf.reduce_mean(price * excess + 10.0 * tf.square(excess)), "excess": excess}
+
+
+def closeness_of_views(w, x):
+    """What the cosines of two views are below one, as losses of pairs have it."""
+    view = w.perceptron(x, 8, "net")
+    other = tf.stop_gradient(view + 0.1 * w.dense(x, 8, "other"))
+    cosines = tf.reduce_sum(tf.nn.l2_normalize(view, 1) * tf.nn.l2_normalize(other, 1), 1)
+    distances = 2.0 - 2.0 * cosines
+    return {"loss": tf.reduce_mean(distances), "distances": distances}
