@@ -75,17 +75,18 @@ def is_of_pipeline(name: str) -> bool:
 
 
 def _trace(
-    init: Any, wrapper: Any, /, function: Any, transformation: str, *args: Any, **kwargs: Any
+    init: Any, wrapper: Any, /, func: Any, transformation_name: str, *args: Any, **kwargs: Any
 ) -> None:
     """Traces a function for a transformation: as a pipeline's, or as the body of a loop.
 
-    A loop inside of a pipeline's function is a part of the pipeline.
+    A loop inside of a pipeline's function is a part of the pipeline. The arguments have
+    TensorFlow's names, because tf.data's service passes them by name.
     """
     outer = getattr(state.current().here, "is_traced_for_pipeline", None)
-    is_by_autograph = getattr(function, "__module__", "") == _OF_AUTOGRAPH
-    is_loop = is_by_autograph or transformation.endswith("reduce()")
+    is_by_autograph = getattr(func, "__module__", "") == _OF_AUTOGRAPH
+    is_loop = is_by_autograph or transformation_name.endswith("reduce()")
     with state.within(is_traced_for_pipeline=bool(outer) or not is_loop):
-        init(wrapper, function, transformation, *args, **kwargs)
+        init(wrapper, func, transformation_name, *args, **kwargs)
 
 
 def _make_function(

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -99,6 +100,10 @@ def wrapper_of(optimizer: Any, *, reaches_base: bool = True) -> Any:
             if not tf.executing_eagerly():
                 state.watch_collections()
                 setattr(graph, _WATCHED, {**getattr(graph, _WATCHED, {}), wrapper: 1})
+                if tf.distribute.has_strategy() and "tf_keras" in sys.modules:
+                    # It initializes the variables that it knows, in a session of its own.
+                    for variable in wrapper.variables():
+                        sys.modules["tf_keras"].__internal__.backend.track_variable(variable)
     return by_graph.get(graph)
 
 
@@ -275,7 +280,7 @@ def is_scale(variable: Any) -> bool:
     return variable.op.name.rpartition("/")[2].rstrip("0123456789").rstrip("_") in _SCALE_VARIABLES
 
 
-def look_and_close(close: Callable[[Any], None], session: Any) -> None:
+def look_and_close(close: Callable[[Any], None], session: Any, /) -> None:
     """Replaces a session's ``close``: reads the loss scales first."""
     # A remote server may be gone by now, and nobody would want to wait for it.
     if not session.sess_str and not state.is_collecting():

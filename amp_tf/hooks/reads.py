@@ -157,6 +157,11 @@ READ = (
         NOT_SKIPPED,
     ),
     Internal(
+        "tf_keras: __internal__.backend.track_variable",
+        "let sessions of tf_keras under a strategy initialize the loss scale",
+        "TF1's optimizers fail there in float16",
+    ),
+    Internal(
         "tensorflow: __internal__.tracking.DelegatingTrackableMixin "
         "__internal__.tracking.AutoTrackable "
         "__internal__.tracking.AutoTrackable._maybe_initialize_trackable "

@@ -312,20 +312,20 @@ def _describe_function(call: Any) -> Any:
     return definition
 
 
-def _add_function(add: Any, context: Any, /, definition: Any) -> None:
+def _add_function(add: Any, context: Any, /, fdef: Any) -> None:
     """Adds a FunctionDef.
 
     The two functions above give out definitions as the program wrote them. In the place of such a
     one, the rewritten definition is added.
     """
-    function = record(_Rewritten).get(definition.signature.name)
+    function = record(_Rewritten).get(fdef.signature.name)
     if function is not None:
-        parse = type(definition).FromString
-        if definition == parse(function._amp_tf_original):
+        parse = type(fdef).FromString
+        if fdef == parse(function._amp_tf_original):
             if context.has_function(function.name):
                 return
-            definition = parse(function._amp_tf_rewritten)
-    add(context, definition)
+            fdef = parse(function._amp_tf_rewritten)
+    add(context, fdef)
 
 
 def restore(library: Any) -> None:

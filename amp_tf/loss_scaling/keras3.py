@@ -227,11 +227,10 @@ class LossScaleOptimizer(ScalingMethods, InnerSettings, _DynamicTracking, _Keras
         """Creates the inner optimizer's variables, and restores those that were loaded before."""
         if self.built:
             return
-        # Lifted out of the step that may be traced: TensorFlow would run initializers in a
-        # condition around the step, which fails where replicas make the step.
-        with tf.init_scope(), _scope_of(self.inner_optimizer):
-            if not self.inner_optimizer.built:
+        if not self.inner_optimizer.built:
+            with _lifted_for(var_list), _scope_of(self.inner_optimizer):
                 self.inner_optimizer.build(list(var_list))
+        with tf.init_scope(), _scope_of(self.inner_optimizer):
             self._scaler.nonfinite_variables.watch(self.inner_optimizer._trainable_variables)
         for name in ("_trainable_variables", "_trainable_variables_indices"):
             # Avoids Keras' tracking, which would take them for variables of this optimizer.
@@ -399,6 +398,25 @@ def _parts_of(optimizer: Any) -> list[Any]:
     if isinstance(optimizer, _MULTI_OPTIMIZER):
         return list(optimizer.optimizers)
     return [optimizer]
+
+
+def _lifted_for(weights: Iterable[Any]) -> contextlib.AbstractContextManager[Any]:
+    """Where to create the variables of an optimizer of some weights: outside of the step, which may
+    be traced.
+
+    TensorFlow would run initializers in a condition around the step, which fails where replicas
+    make the step. Weights that the step itself creates have no value outside of it, from which the
+    optimizer's may begin; then, without replicas, it is the step.
+    """
+    is_alone = not tf.distribute.has_strategy()
+    with tf.init_scope():
+        if is_alone and tf.executing_eagerly():
+            variables = [
+                weight.value if isinstance(weight, keras.Variable) else weight for weight in weights
+            ]
+            if not all(variable.is_initialized() for variable in variables):
+                return contextlib.nullcontext()
+    return tf.init_scope()  # type: ignore[no-any-return]
 
 
 def _scope_of(optimizer: Any) -> contextlib.AbstractContextManager[Any]:

@@ -191,7 +191,8 @@ class LossScaleOptimizer(ScalingMethods, _v1.mixed_precision.MixedPrecisionLossS
         if global_step is not None and (is_accumulated or not tf.distribute.has_strategy()):
             done.append(self._count_skipped(global_step, taken, is_accumulated))
         train_op = tf.group(*done, name=name or self.get_name())
-        if train_op not in _v1.get_collection_ref(_v1.GraphKeys.TRAIN_OP):
+        kept = _v1.get_collection_ref(_v1.GraphKeys.TRAIN_OP)
+        if all(train_op is not each for each in kept):  # a tensor is compared by its value
             _v1.add_to_collection(_v1.GraphKeys.TRAIN_OP, train_op)
         return train_op
 

@@ -97,7 +97,7 @@ SUITES = {
             "tf_keras/**/*_test.py",
             source="keras-team/tf-keras v2.21.0",
             prepared=_BELOW_SRC,
-            packages=("scipy", "pandas", "tensorboard"),
+            packages=("portpicker", "scipy", "pandas", "tensorboard"),
             alone=("tf_keras==2.21.*",),
             quick=r"layers/core/|layers/rnn/lstm_test|optimizers/",
             imports=("tensorflow", "tf_keras"),

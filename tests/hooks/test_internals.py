@@ -7,6 +7,7 @@ import importlib
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import keras
 import pytest
@@ -39,14 +40,20 @@ def is_there(home: str, name: str) -> bool:
     """Tells whether a library has a name; what methods set on an object counts, too."""
     if (home, name) in internals.C_API.each():
         return hasattr(native.tensorflow_library(), name)
-    *path, attribute = name.split(".")
+    path, _, attribute = name.rpartition(".")
     try:
-        owner = importlib.import_module(home)
-        for part in path:
-            owner = getattr(owner, part)
+        owner = found_in(home, path)
     except (ImportError, AttributeError):
         return False
     return hasattr(owner, attribute) or is_set_by_methods(owner, attribute)
+
+
+def found_in(home: str, path: str) -> Any:
+    """What a module has at a path, such as a class and a method; itself if that is empty."""
+    found = importlib.import_module(home)
+    for part in filter(None, path.split(".")):
+        found = getattr(found, part)
+    return found
 
 
 def is_set_by_methods(owner: type, attribute: str) -> bool:
@@ -199,3 +206,27 @@ def test_every_row_is_complete():
         assert row.why, (home, name)
         assert row.without, (home, name)
     assert len({(home, name) for home, name, _ in NAMES}) == len(NAMES)
+
+
+def test_arguments_that_hooks_name_have_the_names_of_the_libraries(monkeypatch):
+    """Callers may pass them by these, as tf.data's service does."""
+    hooks = []
+    patch = Internal.patch
+
+    def note(row, patches, ours):
+        hooks.append((row, ours))
+        return patch(row, patches, ours)
+
+    monkeypatch.setattr(Internal, "patch", note)
+    with amp_tf.enable(precision="float16"), amp_tf.scope("float32"):
+        pass
+    named = 0
+    for row, ours in hooks:
+        _, *names = inspect.signature(ours).parameters.values()
+        for home, name in row.each():
+            theirs = list(inspect.signature(found_in(home, name)).parameters)
+            for number, parameter in enumerate(names):
+                if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+                    assert theirs[number] == parameter.name, f"{home}.{name}: {theirs}"
+                    named += 1
+    assert named > 10

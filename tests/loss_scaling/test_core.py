@@ -318,6 +318,26 @@ def test_an_optimizer_that_was_built_before_it_is_wrapped_knows_its_variables(mo
     assert optimizer.status().skipped == 1
 
 
+class Anchored(keras.optimizers.SGD):
+    """Keeps the weights that it begins with, as ScheduleFreeAdamW does."""
+
+    def build(self, variables):
+        if not self.built:
+            super().build(variables)
+            self.anchors = [self.add_variable_from_reference(each, "anchor") for each in variables]
+            for anchor, variable in zip(self.anchors, variables, strict=True):
+                self.assign(anchor, keras.ops.copy(variable))
+
+
+def test_an_optimizer_may_begin_with_weights_that_its_first_step_makes():
+    optimizer = Anchored()
+    model = keras.Sequential([keras.layers.Dense(2)])
+    model.compile(amp_tf.LossScaleOptimizer(optimizer, 4.0), "mse")
+    model.fit(np.ones((4, 3), "float32"), np.ones((4, 2), "float32"), verbose=0)
+    assert int(optimizer.iterations) == 1
+    assert [anchor.shape for anchor in optimizer.anchors] == [(3, 2), (2,)]
+
+
 @pytest.mark.slow
 def test_get_scaled_loss_takes_a_callable():
     optimizer = amp_tf.LossScaleOptimizer(keras.optimizers.SGD(), 8.0)

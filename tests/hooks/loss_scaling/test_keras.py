@@ -352,6 +352,17 @@ def test_optimizers_that_no_training_step_scales_for_are_left_alone(log):
     assert log("automatic loss scaling failed") == []
 
 
+@pytest.mark.parametrize("is_graph", [False, True])
+def test_a_tf1_optimizer_trains_a_model_of_tf_keras_under_a_strategy(is_graph):
+    """There tf_keras applies gradients in replicas, and initializes what it knows in a session."""
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    where = tf.Graph().as_default() if is_graph else contextlib.nullcontext()
+    with where, installed(), strategy.scope():
+        model = make_model(tf_keras)
+        model.compile(tf.compat.v1.train.AdamOptimizer(0.01), "mse")
+        assert np.isfinite(model.fit(X, Y, batch_size=2, verbose=0).history["loss"]).all()
+
+
 @pytest.mark.parametrize("home", [tf_keras.optimizers, tf_keras.optimizers.legacy])
 def test_one_optimizer_may_be_compiled_into_two_models(home, log):
     """As of a GAN: the generator's step trains it through the discriminator, which is fixed."""
