@@ -131,7 +131,7 @@ def main(given: Sequence[str] | None = None) -> int:
             if suite.source:
                 about["tests of"] = suite.source
             facts[suite.name] = outcomes.joined(facts.get(suite.name, {}), about)
-            runs += found
+            runs += outcomes.beside_float32(found)
             if asked.rows:
                 outcomes.write(asked.rows, facts, runs)
     print(outcomes.page(facts, runs))

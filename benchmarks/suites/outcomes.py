@@ -13,7 +13,8 @@ from benchmarks import results
 from benchmarks.suites import named
 
 COUNTED = ("passed", "tolerated", "skipped", "converted")
-HEADS = ("type", "files", *COUNTED, "failed in float32 too", "named", "failed only here")
+FAILED_TOO = "failed in float32 too"
+HEADS = ("type", "files", *COUNTED, FAILED_TOO, "named", "failed only here")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,8 +24,8 @@ class FileRun:
     Attributes:
         suite, file, mode: what ran.
         counts: of tests that passed as they are, or because a comparison was tried again, that
-            skipped themselves, and in which amp_tf converted nodes.
-        failed: messages of the tests that failed, by the test's name.
+            skipped themselves, in which amp_tf converted nodes, and that failed in float32 too.
+        failed: messages of the other tests that failed, by the test's name.
         ended: why the file ended early, if it did.
         seconds: it took.
     """
@@ -39,8 +40,8 @@ class FileRun:
 
 
 def of_tests(suite: str, file: str, mode: str, answer: dict[str, Any]) -> FileRun:
-    """The outcome of a file from the rows of its tests."""
-    counts = dict.fromkeys(COUNTED, 0)
+    """The outcome of a file from the rows of its tests; of float32 nothing is known yet."""
+    counts = dict.fromkeys((*COUNTED, FAILED_TOO), 0)
     failed = {}
     for row in answer["tests"]:
         outcome = row["outcome"]
@@ -52,15 +53,23 @@ def of_tests(suite: str, file: str, mode: str, answer: dict[str, Any]) -> FileRu
     return FileRun(suite, file, mode, counts, failed, answer["ended"], answer["seconds"])
 
 
+def beside_float32(runs: Sequence[FileRun]) -> Iterator[FileRun]:
+    """The runs of one file in 16 bit; tests that failed in float32 too are only counted."""
+    known = {test for run in runs if run.mode == "float32" for test in run.failed}
+    for run in runs:
+        if run.mode != "float32":
+            left = {test: message for test, message in run.failed.items() if test not in known}
+            counts = {**run.counts, FAILED_TOO: len(run.failed) - len(left)}
+            yield dataclasses.replace(run, failed=left, counts=counts)
+
+
 def failed_only_here(runs: Sequence[FileRun]) -> Iterator[tuple[FileRun, str, str]]:
     """Each test that failed with amp_tf and not in float32, with the reason if it is a named one,
     else "".
     """
-    known = {run.file: run.failed for run in runs if run.mode == "float32"}
     for run in runs:
         for test in run.failed:
-            if test not in known.get(run.file, {}):
-                yield run, test, named.reason(f"{run.file}::{test}", run.mode)
+            yield run, test, named.reason(f"{run.file}::{test}", run.mode)
 
 
 def joined(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
@@ -121,12 +130,10 @@ def _cells(runs: Sequence[FileRun], mode: str) -> list[str]:
     totals: collections.Counter[str] = collections.Counter()
     for run in own:
         totals.update(run.counts)
-        totals["failed"] += len(run.failed)
-    reasons = [reason for run, _, reason in failed_only_here(runs) if run.mode == mode]
+    reasons = [reason for _, _, reason in failed_only_here(own)]
     unnamed = reasons.count("")
-    both = totals["failed"] - len(reasons)
-    numbers = [totals[kind] for kind in COUNTED]
-    return [mode, *map(str, [len(own), *numbers, both, len(reasons) - unnamed, unnamed])]
+    numbers = [totals[kind] for kind in (*COUNTED, FAILED_TOO)]
+    return [mode, *map(str, [len(own), *numbers, len(reasons) - unnamed, unnamed])]
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -94,9 +94,9 @@ def test_a_suite_is_run_in_each_mode_and_counted(tiny, tmp_path, monkeypatch):
     assert [machine["cores"] > 0 for machine, _ in answers] == [True, True, True]
     (_, runs), (_, crashed), (_, good) = answers
     assert {run.mode: tuple(run.counts.values()) for run in runs} == {
-        "float32": (5, 0, 1, 0),  # passed, tolerated, skipped, converted
-        "bfloat16": (3, 1, 1, 5),
-        "float16": (5, 0, 1, 5),  # in which 257 is exact
+        "float32": (5, 0, 1, 0, 0),  # passed, tolerated, skipped, converted, failed too
+        "bfloat16": (3, 1, 1, 5, 0),
+        "float16": (5, 0, 1, 5, 0),  # in which 257 is exact
     }
     too = "test_fails_in_float32_too"
     ours = "test_fails_only_with_amp_tf"
@@ -105,6 +105,11 @@ def test_a_suite_is_run_in_each_mode_and_counted(tiny, tmp_path, monkeypatch):
     for run in crashed:
         assert run.failed == {"test_ends": "the process ended with status 3"}
     assert [run.mode for run in good] == ["bfloat16", "float16"]  # nothing to explain
+    runs = list(outcomes.beside_float32(runs))
+    assert {run.mode: (list(run.counts.values())[-1], [*run.failed]) for run in runs} == {
+        "bfloat16": (1, [ours]),
+        "float16": (1, []),
+    }
     facts = {"tiny": {"files": 2}}
     outcomes.write(tmp_path / "rows.json", facts, runs)
     assert outcomes.read(tmp_path / "rows.json") == (facts, runs)
