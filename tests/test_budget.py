@@ -34,8 +34,8 @@ BUDGET = {
     "tools/": (40811, 32),
     "package": (212615, 171),
     "C": (2231, 1),
-    "tests": (300011, 291),
-    "benchmarks": (75701, 79),
+    "tests": (300080, 291),
+    "benchmarks": (75777, 79),
     "scripts": (24658, 25),
 }
 """At most so many AST nodes (of C: tokens) and files."""

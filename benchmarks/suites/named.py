@@ -48,6 +48,16 @@ NAMED = (
         "It counts angles of a convolution's results that are off by .0005; one rounding is more.",
     ),
     (
+        "GlobalShuffleCheckpointTest::",
+        "b?float16",
+        "Others of these tests fail in each run, in float32, too: the order is random.",
+    ),
+    (
+        "CoreLayersTest::test_dense_output_v2",
+        "b?float16",
+        "It compares a product's results one by one, also one near zero, whose terms cancel.",
+    ),
+    (
         "BruteForceRetrievalTest::test_brute_force_retrieval",
         "b?float16",
         "It ranks 100 candidates by a product: those whose scores are nearly equal change places.",
