@@ -198,7 +198,7 @@ SUITES = {
             "model_garden",
             "tf-models-official",
             "official/nlp/modeling/**/*_test.py",
-            packages=("gin-config", "pyyaml", "six"),
+            packages=("gin-config", "pyyaml", "scipy", "six"),
             alone=("tf-models-official", "tf_keras==2.21.*"),
             quick=r"layers/",
             imports=("tensorflow", "tf_keras"),
