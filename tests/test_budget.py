@@ -35,7 +35,7 @@ BUDGET = {
     "package": (212615, 171),
     "C": (2231, 1),
     "tests": (300080, 291),
-    "benchmarks": (75777, 79),
+    "benchmarks": (75783, 79),
     "scripts": (24658, 25),
 }
 """At most so many AST nodes (of C: tokens) and files."""

@@ -48,6 +48,12 @@ NAMED = (
         "It counts angles of a convolution's results that are off by .0005; one rounding is more.",
     ),
     (
+        "ActorDistributionNetworkTest::testDropoutFCLayersWithConvTrainingFalse",
+        "b?float16",
+        "The first call makes the variables and runs eagerly, in float32, which the others are "
+        "compared with.",
+    ),
+    (
         "GlobalShuffleCheckpointTest::",
         "b?float16",
         "Others of these tests fail in each run, in float32, too: the order is random.",
@@ -58,9 +64,9 @@ NAMED = (
         "It compares a product's results one by one, also one near zero, whose terms cancel.",
     ),
     (
-        "BruteForceRetrievalTest::test_brute_force_retrieval",
+        "BruteForce(Retrieval)?Test::test_brute_force",
         "b?float16",
-        "It ranks 100 candidates by a product: those whose scores are nearly equal change places.",
+        "It ranks candidates by a product: those whose scores are nearly equal change places.",
     ),
 )
 
