@@ -92,7 +92,7 @@ def _readers_of_sizes(values: ValueGraph) -> NodeMask:
 
 
 def _norms(values: ValueGraph) -> NodeMask:
-    """Returns the sums of squares whose roots are taken, and the squares.
+    """Returns the sums whose roots are taken, and the squares that they add.
 
     A vector that is divided by its norm has the length one. What a cosine of two such is below one
     shows their lengths, too.
